@@ -71,9 +71,9 @@ MYPYC_MODULES = {
         *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
     "fluxmq/engine": (
-        *("answers", "clients", "consumers", "counts", "ephemeral", "group", "group_client"),
-        *("group_clients", "group_requests", "group_server", "group_time", "leader_handle"),
-        *("memory", "migration_fence", "names", "node_groups", "proposal_buffer"),
+        *("ahead_of_sync", "answers", "clients", "consumers", "counts", "ephemeral", "group"),
+        *("group_client", "group_clients", "group_requests", "group_server", "group_time"),
+        *("leader_handle", "memory", "migration_fence", "names", "node_groups", "proposal_buffer"),
         *("queue_targets", "replica_client", "service", "state_ports", "store_writes"),
         *("waiting_answers", "wiring"),
     ),

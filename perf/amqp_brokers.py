@@ -10,18 +10,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from perf import artemis, brokers, durable, rabbitmq
 from perf.brokers import HOST, Broker
 
 FLUXMQ, FLUXMQ_PURE, FLUXMQ_BESIDE = "fluxmq-amqp", "fluxmq-amqp-pure", "fluxmq-amqp-beside-slow"
+FLUXMQ_EARLY = "fluxmq-amqp-early"
+"""Classic queues, which deliver before the sync."""
 FLUXMQ_10, FLUXMQ_10_PURE = "fluxmq-amqp10", "fluxmq-amqp10-pure"
 FLUXMQ_10_BESIDE = "fluxmq-amqp10-beside-slow"
 CLASSIC, QUORUM, STREAM = "rabbitmq-classic", "rabbitmq-quorum", "rabbitmq-stream"
 RABBIT_10 = "rabbitmq-amqp10"
 """A node of its own with the plugin for AMQP 1.0."""
-QUEUE_TYPES: Mapping[str, str] = {CLASSIC: "classic", QUORUM: "quorum", STREAM: "stream"}
+QUEUE_TYPES: Mapping[str, str] = {
+    CLASSIC: "classic",
+    QUORUM: "quorum",
+    STREAM: "stream",
+    FLUXMQ_EARLY: "classic",
+}
 RABBIT_10_PLUGINS = ("rabbitmq_amqp1_0",)
 CONNECTIONS_MAX = 25_000
 
@@ -70,7 +78,7 @@ def start_rabbitmq(name: str, cores: str | None) -> Broker:
     return SharedBroker(name, own.port, own.process, own.folder, own.log, shared=_rabbit)
 
 
-def fluxmq_command(folder: Path, port: int) -> list[str]:
+def fluxmq_command(folder: Path, port: int, early: bool = False) -> list[str]:
     """FluxMQ with an AMQP listener, and an MQTT one that nobody uses."""
     settings = durable.fluxmq_settings(
         brokers.free_port(), brokers.free_port(), folder / "data", queues=0
@@ -78,13 +86,15 @@ def fluxmq_command(folder: Path, port: int) -> list[str]:
     settings["server"]["amqp"] = {
         "tcp": {"addr": f"{HOST}:{port}", "max_connections": CONNECTIONS_MAX}
     }
+    settings.setdefault("queue_manager", {})["deliver_before_sync"] = early
     return durable.fluxmq_command(settings, folder)
 
 
-def start_fluxmq(name: str, cores: str | None, pure: bool = False) -> Broker:
+def start_fluxmq(name: str, cores: str | None, pure: bool = False, early: bool = False) -> Broker:
     """FluxMQ from this checkout. Raises ``BrokerError``."""
     environment = durable.environment(**({"FLUXMQ_PURE": "1"} if pure else {}))
-    return brokers.launch(name, fluxmq_command, rabbitmq.answers_amqp, environment, cores)
+    command = partial(fluxmq_command, early=early)
+    return brokers.launch(name, command, rabbitmq.answers_amqp, environment, cores)
 
 
 def start_beside_slow(name: str, cores: str | None, *protocol: str) -> Broker:
@@ -100,6 +110,7 @@ def start_beside_slow(name: str, cores: str | None, *protocol: str) -> Broker:
 STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     FLUXMQ: lambda cores: start_fluxmq(FLUXMQ, cores),
     FLUXMQ_PURE: lambda cores: start_fluxmq(FLUXMQ_PURE, cores, pure=True),
+    FLUXMQ_EARLY: lambda cores: start_fluxmq(FLUXMQ_EARLY, cores, early=True),
     FLUXMQ_BESIDE: lambda cores: start_beside_slow(FLUXMQ_BESIDE, cores),
     FLUXMQ_10: lambda cores: start_fluxmq(FLUXMQ_10, cores),
     FLUXMQ_10_BESIDE: lambda cores: start_beside_slow(FLUXMQ_10_BESIDE, cores, "amqp10"),

@@ -14,6 +14,7 @@ from perf.amqp_brokers import (
     CLASSIC,
     FLUXMQ,
     FLUXMQ_BESIDE,
+    FLUXMQ_EARLY,
     FLUXMQ_PURE,
     QUEUE_TYPES,
     QUORUM,
@@ -88,6 +89,19 @@ ASKED = (
         subject=FLUXMQ,
         also=(CLASSIC, STREAM, JETSTREAM),
         adapt=adapted,
+    ),
+    Case(
+        "amqp_5k_early",
+        "5,000 messages/s (open loop), delivered before the sync",
+        STEADY,
+        (
+            Goal(cases.DELIVERY_P50, CLASSIC, 1, 0.6),
+            Goal(cases.DELIVERY_P50, FLUXMQ, 0.8, 0.5),
+            Goal(cases.ACKNOWLEDGEMENT_P50, FLUXMQ, 1.1, 1),
+        ),
+        subject=FLUXMQ_EARLY,
+        adapt=adapted,
+        note="RabbitMQ's classic queues deliver before they sync as well.",
     ),
     Case(
         "amqp_w500_pure",

@@ -2,7 +2,8 @@
 
 Requests become commands, which are collected during a tick and proposed as one entry at its end.
 Once committed, the entry is applied: the state machine returns each command's result for its
-caller, and reports what to store and deliver. Deliveries do not await their claim's entry.
+caller, and reports what to store and deliver. Deliveries do not await their claim's entry. Entries
+of queues that deliver before the sync are applied earlier (`AheadOfSync`).
 
 The group touches no file or socket: ``driver`` makes entries durable, ``stores`` holds batches, and
 consumers are ports. The driver of an in-memory group (ephemeral queues) commits at once.
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast
 
+from fluxmq.engine.ahead_of_sync import AheadOfSync, Requested
 from fluxmq.engine.answers import ResultCallback, answering, worst_of
 from fluxmq.engine.batch_slices import apart, is_timed, shifted
 from fluxmq.engine.counts import LOCKED, REFUSALS, QueueCounts
@@ -128,7 +130,16 @@ class ReplicationGroup(GroupRequests):
         """Reason for which this group accepts nothing any more; empty while it works."""
         self.replicated = False
         """True if other nodes have replicas too; commands are then accepted on the leader only."""
-        self.answers = WaitingAnswers()
+        self.answers = WaitingAnswers(
+            AheadOfSync(
+                self.machine,
+                self.dispatch.consumers,
+                self.logs,
+                self.writes,
+                self._answer,
+                self.write,
+            )
+        )
         self.on_applied: Callable[[], None] = lambda: None
         """Called after an entry is applied and its effects on queues are carried out."""
         self.leaving = False
@@ -318,9 +329,16 @@ class ReplicationGroup(GroupRequests):
     def propose(self) -> bool:
         """Propose pending commands if possible; return whether it was. Errors as in `work`."""
         driver = self.driver
-        if self.failed or not driver.leading or not driver.writable:
+        if self.failed or not driver.leading:
+            return False
+        if not driver.writable and not self._need_not_wait():
             return False
         return self.is_timed() and self._guarded(self._propose_all)
+
+    def _need_not_wait(self) -> bool:
+        """Return whether the next command is proposed while a sync is in flight."""
+        ahead = self.answers.ahead
+        return ahead.wanted and not ahead.settling and self.asked.leading(ahead.accepts) > 0
 
     def _guarded(self, action: Callable[[], bool]) -> bool:
         try:
@@ -350,7 +368,11 @@ class ReplicationGroup(GroupRequests):
 
     def _propose_all(self) -> bool:
         asked = self.asked
-        if not self.driver.writable or not asked.due(at_once=self.leaving):
+        if not self.driver.writable:
+            while self._need_not_wait() and self._propose():
+                pass
+            return True
+        if not asked.due(at_once=self.leaving):
             return False
         while self._propose() and asked.ready:
             pass
@@ -380,7 +402,9 @@ class ReplicationGroup(GroupRequests):
 
     def _propose(self) -> bool:
         """Propose one entry of pending commands; return False if too many are in flight."""
-        pieces, answers = self.asked.entry(self._entry_max)
+        ahead = self.answers.ahead
+        apart = self.asked.leading(ahead.accepts) if ahead.wanted else 0
+        pieces, answers = self.asked.entry(self._entry_max, apart)
         proposed = self.driver.propose(commands.encode_entry(self.clock(), pieces))
         if proposed is None:
             return False
@@ -396,6 +420,7 @@ class ReplicationGroup(GroupRequests):
         self.driver = driver
         self.replicated = replicated
         self.answers.in_sync = driver.in_sync
+        self.answers.ahead.alone = not replicated
 
     def restore(self, index: int, term: int, snapshot: bytes, origin: str) -> None:
         """Begin with the state after an entry, and open the stores of its queues.
@@ -428,6 +453,7 @@ class ReplicationGroup(GroupRequests):
 
     def flush(self) -> bool:
         """Write buffered data; return False if some waits for space or a descriptor."""
+        self.answers.ahead.settle()
         if self.writes.waiting:
             self.write()
         return not (self.writes.refused or self.writes.held)
@@ -437,12 +463,15 @@ class ReplicationGroup(GroupRequests):
     def apply(self, index: int, term: int, data: bytes | None) -> None:
         """Apply a committed entry; None: one of the driver's own, without commands."""
         answers = self._answers_of(index, term)
+        ahead = self.answers.ahead
         if data is None:
             self.applied_index, self.applied_term = index, term
             self.on_applied()
             return
         try:
             applied = self.machine.apply(index, term, data)
+            if ahead.is_ahead(index):
+                ahead.carries_out(applied)
             self._carry_out(applied)
         except BaseException:
             # The group fails now, and answers the callers that it still knows.
@@ -451,17 +480,24 @@ class ReplicationGroup(GroupRequests):
         self.applied_index, self.applied_term = index, term
         self.applied_bytes += len(data)
         self.on_applied()
-        for (done, weight), result in zip(answers, applied.results, strict=False):
-            self.uncommitted -= weight
-            if weight and result.code in REFUSALS:
-                self.counts.refused[REFUSALS[Code(result.code)]] += 1
-            if done is not None:
-                self.answers.answer(index, done, result)
+        if ahead.is_ahead(index):
+            ahead.hold(index, answers, applied.results)
+        else:
+            self._answer(index, answers, applied.results)
         woken = self.dispatch.applied(applied)
         if not self.driver.leading:
             return  # followers deliver nothing, and a new leader looks at every queue
         if woken or self.asked or self.asked_to_serve or applied.deleted or applied.voided:
             self._mark(self)
+
+    def _answer(self, index: int, answers: Requested, results: Sequence[Result]) -> None:
+        """Answer the commands of an applied entry."""
+        for (done, weight), result in zip(answers, results, strict=False):
+            self.uncommitted -= weight
+            if weight and result.code in REFUSALS:
+                self.counts.refused[REFUSALS[Code(result.code)]] += 1
+            if done is not None:
+                self.answers.answer(index, done, result)
 
     def _answers_of(self, index: int, term: int) -> list[tuple[ResultCallback | None, int]]:
         proposed = self._proposed
@@ -583,7 +619,8 @@ class ReplicationGroup(GroupRequests):
 
     def _end(self, result: Result) -> None:
         """Answer all pending requests with ``result`` and drop all consumers."""
-        answers = [answer for _, _, some in self._proposed for answer in some]
+        answers = self.answers.ahead.end()
+        answers += [answer for _, _, some in self._proposed for answer in some]
         answers += self.asked.clear()
         self._proposed.clear()
         self.dispatch.reset()
@@ -610,4 +647,4 @@ class ReplicationGroup(GroupRequests):
     @property
     def idle(self) -> bool:
         """True while nothing is in flight."""
-        return not self._proposed and not self.asked
+        return not self._proposed and not self.asked and self.answers.ahead.idle

@@ -214,7 +214,12 @@ class GroupRequests(ABC):
         """Attach a browser, which no entry of the log knows."""
         assert wanted.start is not None
         terms = ConsumerTerms(
-            wanted.group, wanted.member, limit=wanted.limit, automatic=True, browsing=True
+            wanted.group,
+            wanted.member,
+            limit=wanted.limit,
+            automatic=True,
+            browsing=True,
+            abroad=wanted.abroad,
         )
         consumer = self.dispatch.consumers.browse(queue_id, terms, wanted.start[1])
         self.ports[consumer] = port
@@ -239,6 +244,7 @@ class GroupRequests(ABC):
             temporary=wanted.temporary,
             timeout=wanted.timeout,
             activity=wants_activity(wanted),
+            abroad=wanted.abroad,
         )
 
     def _start(self, queue_id: int, start: tuple[str, int] | None) -> commands.Start | None:

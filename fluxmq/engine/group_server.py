@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from fluxmq.engine.batch_slices import cut
@@ -255,7 +255,10 @@ class GroupServer:
             link.send_control("attached", number, *astuple(Attached(Outcome.MOVED)))
             return
         where = None if start is None else (str(start[0]), int(start[1]))
-        wanted = AttachRequest(queue, group, member, pattern, where, limit, qos, explicit, *kind)
+        wanted = replace(
+            AttachRequest(queue, group, member, pattern, where, limit, qos, explicit, *kind),
+            abroad=peer >= SHARDS_MAX,
+        )
         most = 0 if wanted.taking else limit
         port = RemotePort(
             link,

@@ -118,12 +118,19 @@ class QueueNames:
         self.capturing: dict[str, tuple[bytes, ...]] = {}
         """Topic filters of the queues that capture topics."""
         self.changed = True
+        self.before_sync: set[str] = set()
+        """Queues that deliver messages before they are synced, where they are not replicated."""
+        self._before_sync_in_file = {
+            queue.name: settings.delivers_before_sync(queue) for queue in settings.queues
+        }
+        self._before_sync_otherwise = settings.queue_manager.deliver_before_sync
         self.undeclared: Callable[[str], None] = lambda _name: None
         """Called when a queue's deletion, or its replacement by another of the same name, is
         decided."""
         self._of_settings = {queue.name: config_of(queue) for queue in settings.queues}
         self._groups_of_settings: dict[str, str] = {}
         for queue in settings.queues:
+            self.deliver_before_sync(queue.name, None)
             group = group_of(queue, settings, local_groups)
             config = self._of_settings[queue.name]
             self._groups_of_settings[queue.name] = group
@@ -167,6 +174,16 @@ class QueueNames:
         """Record that only one connection may use a queue, until it is undeclared."""
         self._owners[name] = owner
 
+    def deliver_before_sync(self, name: str, wanted: bool | None) -> None:
+        """Set whether a queue delivers messages before they are synced; None: as the settings
+        say."""
+        if wanted is None:
+            wanted = self._before_sync_in_file.get(name, self._before_sync_otherwise)
+        if wanted:
+            self.before_sync.add(name)
+        else:
+            self.before_sync.discard(name)
+
     def owner_of(self, name: str) -> str:
         """Return the id of the only connection that may use a queue; empty if all may."""
         return self._owners.get(name, "")
@@ -202,6 +219,7 @@ class QueueNames:
         """Remove a queue that is no longer wanted."""
         self.undeclared(name)
         self._owners.pop(name, None)
+        self.before_sync.discard(name)
         for configs in self._configs.values():
             configs.pop(name, None)
         self.remove(name)

@@ -53,7 +53,7 @@ class AttachRequest:
     ``group`` is then part of that group's name. ``timeout``: µs until its unacked messages go to
     others; 0 uses the queue's setting. ``references``: it is sent offsets and reads the messages
     from its node's own replica. ``asker``: id of the requesting connection, which may own the
-    queue; empty for MQTT.
+    queue; empty for MQTT. ``abroad``: it is on another node; not sent, but known by the link.
     """
 
     queue: str
@@ -72,6 +72,7 @@ class AttachRequest:
     timeout: int = 0
     references: bool = False
     asker: str = ""
+    abroad: bool = False
 
 
 def wants_activity(wanted: AttachRequest) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from fluxmq.engine.answers import ResultCallback
 from fluxmq.queues import claim_merge
@@ -45,6 +46,8 @@ class ProposalBuffer:
         self._clock = clock
         self._joined = joined
         self._ready: deque[Item] = deque()
+        self._accepted = 0
+        """Number of ready commands from the first on that `leading` has looked at and counts."""
         self._quiet: list[bytes] = []
         self._quiet_at = 0
         self._claims: dict[bytes, int] = {}
@@ -138,14 +141,28 @@ class ProposalBuffer:
         """True while there are only commands without an answer."""
         return not self._ready and bool(self._quiet or self._settled)
 
-    def entry(self, size_max: int) -> tuple[list[bytes], list[tuple[ResultCallback | None, int]]]:
+    def leading(self, accepts: Callable[[bytes], bool]) -> int:
+        """Return how many ready commands, from the first on, are accepted by their beginnings.
+
+        Those that were accepted before count as such.
+        """
+        for pieces, _, _, _ in islice(self._ready, self._accepted, None):
+            if not accepts(pieces[0]):
+                break
+            self._accepted += 1
+        return self._accepted
+
+    def entry(
+        self, size_max: int, count_max: int = 0
+    ) -> tuple[list[bytes], list[tuple[ResultCallback | None, int]]]:
         """Return the next entry's command pieces and the answer and weight of each command; at most
-        `size_max` bytes, unless a single command is larger. They stay until `proposed`."""
+        `size_max` bytes, unless a single command is larger, and `count_max` commands unless that is
+        0. They stay until `proposed`."""
         pieces: list[bytes] = []
         answers: list[tuple[ResultCallback | None, int]] = []
         size = 0
         for taken, length, done, weight in self._ready:
-            if pieces and size + length > size_max:
+            if pieces and (size + length > size_max or len(answers) == count_max):
                 break
             pieces.extend(taken)
             answers.append((done, weight))
@@ -155,6 +172,7 @@ class ProposalBuffer:
     def proposed(self, count: int) -> None:
         """Remove the first ``count`` commands, which were proposed."""
         ready = self._ready
+        self._accepted = max(0, self._accepted - count)
         if count == len(ready):
             ready.clear()
         else:
@@ -165,6 +183,7 @@ class ProposalBuffer:
         """Drop everything; return the answers and weights."""
         answers = [(done, weight) for _, _, done, weight in self._ready]
         self._ready.clear()
+        self._accepted = 0
         self._quiet.clear()
         self._claims.clear()
         self._settled.clear()

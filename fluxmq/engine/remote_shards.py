@@ -107,7 +107,8 @@ class RemoteShard:
         number = next(self._numbers)
         self._ports[number] = port
         self._attaching[number] = done
-        self._link.send_control("attach", number, *astuple(wanted))
+        # All but `abroad`, which the link says.
+        self._link.send_control("attach", number, *astuple(wanted)[:-1])
 
     def settle(
         self,

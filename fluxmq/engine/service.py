@@ -153,6 +153,7 @@ class QueueService:
         )
         group.counts = self.counts
         group.events = self
+        group.answers.ahead.names = self.names.before_sync
         group.migration_fence.owner_of = self.names.owner_of
         return group
 

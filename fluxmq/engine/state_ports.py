@@ -9,7 +9,11 @@ from fluxmq.model.batch_format import Batch
 
 
 class QueueStore(Protocol):
-    """One queue's batches."""
+    """One queue's batches. ``ahead``: the log of entries may not hold everything that was appended
+    and trimmed, so files only get more: readers are not shown the new messages, nothing is
+    removed."""
+
+    ahead: bool
 
     def begin_at(self, offset: int) -> None:
         """Set the offset of the first batch. Called before that; a repeated call has no effect."""

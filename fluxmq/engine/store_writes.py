@@ -105,7 +105,11 @@ class StoreWrites:
     def opened(self, queue_id: int) -> None:
         """Register a queue's store; if it could not be created, the next write retries."""
         if self._stores[queue_id].incomplete:
-            self._waiting.setdefault(queue_id, 0)
+            self.due(queue_id)
+
+    def due(self, queue_id: int) -> None:
+        """Have the next write complete a queue's files, though nothing was appended."""
+        self._waiting.setdefault(queue_id, 0)
 
     def trim(self, queue_id: int, start: int, *, purge: bool) -> None:
         """Trim a queue's store below ``start``. Raises StorageError, but not Exhausted."""

@@ -1,6 +1,7 @@
 """Timing of acknowledgements: earlier (async) or later (min_in_sync_replicas) than the commit.
 
-``min_in_sync_replicas`` above the majority delays the answer until that many members have the entry
+A queue that delivers before the sync has its entries applied before they are committed: their
+answers wait as well (`AheadOfSync`). ``min_in_sync_replicas`` above the majority delays the answer until that many members have the entry
 on disk. ``mode: async`` answers as soon as this node has it there. Its result is not known then, so
 a queue that may reject an append (by length or depth) answers after the commit all the same.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from fluxmq.engine.ahead_of_sync import AheadOfSync
 from fluxmq.engine.answers import ResultCallback
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.results import Result
@@ -34,7 +36,8 @@ class WaitingAnswers:
     """A group's answers that wait for more than the commit. ``in_sync`` returns the last index that
     a number of members have on disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: AheadOfSync) -> None:
+        self.ahead = ahead
         self.in_sync: Callable[[int], int] = lambda _members: 0
         self.early = False
         """True if any queue wants early answers."""

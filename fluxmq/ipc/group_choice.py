@@ -16,9 +16,15 @@ from typing import Final, Protocol
 
 from fluxmq.ipc.placements import number_of
 from fluxmq.ipc.queue_locators import DefaultLocators, loads, located, locator_of
-from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY, QUORUM, STREAM
+from fluxmq.routing.topology.arguments import (
+    BEFORE_SYNC_KEY,
+    CLASSIC,
+    GROUP_KEY,
+    QUORUM,
+    STREAM,
+)
 from fluxmq.routing.topology.records import QueueRecord
-from fluxmq.routing.topology.refusals import precondition
+from fluxmq.routing.topology.refusals import named, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.clustering import BUFFERED, DEFAULT_GROUP, EPHEMERAL, LOCAL
 from fluxmq.settings.group_names import preferred_leader
@@ -75,6 +81,9 @@ class GroupChoice:
             return self._own_group(queue, self.shard)
         plans = self.cluster.plans
         if wanted:
+            if queue.arguments.get(BEFORE_SYNC_KEY):
+                name = named("queue", queue.name, queue.vhost)
+                raise precondition(f"invalid arg '{BEFORE_SYNC_KEY}' for {name}: it is replicated")
             return _replicated(plans, wanted if isinstance(wanted, str) else "")
         if lasting and queue.type != CLASSIC:
             copies = queue.arguments.get(SIZE_KEYS[queue.type])

@@ -86,6 +86,10 @@ class RaftGroupLog:
             self._changes.pop()
         self._last = index - 1
 
+    def next_unapplied(self) -> Entry | None:
+        """Return the first unapplied entry, if there is one."""
+        return self._recent[0] if self._recent else None
+
     def applied(self, index: int) -> None:
         """Drop entries up to ``index`` from memory."""
         recent = self._recent

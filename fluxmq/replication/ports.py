@@ -40,8 +40,27 @@ class Driver(Protocol):
         """True while this group accepts commands on this node."""
 
 
+class Ahead(Protocol):
+    """Entries that a group of one member applies before they are synced."""
+
+    @property
+    def wanted(self) -> bool:
+        """True if there may be such entries."""
+
+    def lets_through(self, index: int, data: bytes) -> bool:
+        """Return whether an entry in the log, the next to be applied, is to be applied before its
+        sync."""
+
+    def synced(self, index: int) -> None:
+        """Note that this node's disk has the log up to ``index``: what waited for that is due."""
+
+
 class Answers(Protocol):
     """Answers to proposals that wait for less or more than the commit."""
+
+    @property
+    def ahead(self) -> Ahead:
+        """Entries whose answers wait because they are applied before the commit is durable."""
 
     @property
     def early(self) -> bool:

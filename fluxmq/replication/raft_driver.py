@@ -1,7 +1,9 @@
 """Connects a group to its Raft node and the shard's log: writes entries and applies committed ones.
 
 The group's own disk is one of its voters. An entry is applied once the node reports it as
-committed: on a single node when the shard's log is synced, else when a majority has it on disk.
+committed: on a single node when the shard's log is synced, else when a majority has it on disk. A
+group of one member may apply some entries as soon as they are given to the log; then whatever
+outlives the process waits for their sync (`Ahead`).
 Messages to other members go through ``send``: requests at once, answers when what they promise is
 durable here.
 """
@@ -214,6 +216,7 @@ class RaftDriver:
                         self._apply_rest()
                         self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
+                self._run_ahead()
                 if self._confirming:
                     self._confirmed(ready)
                 for member in ready.snapshot_wanted:
@@ -227,6 +230,21 @@ class RaftDriver:
                 self.observer.unannounced()
         finally:
             self._pumping = False
+
+    def _run_ahead(self) -> None:
+        """Have the next entry applied before its sync, if it may be: the node counts it as durable.
+
+        The log keeps the order: what a crash leaves of it has no later entry without this one, and
+        no commit index beyond it.
+        """
+        ahead = self.group.answers.ahead
+        if not ahead.wanted or not self.leading or not self.alone:
+            return
+        entry = self.log.next_unapplied()
+        if entry is None or entry.kind != COMMAND or self.node.behind:
+            return
+        if ahead.lets_through(entry.index, entry.data):
+            self.node.advance(persisted=(entry.index, entry.term))
 
     def _ready(self) -> Ready | None:
         """Return the node's next output, after applying earlier entries unless they gather."""
@@ -336,6 +354,7 @@ class RaftDriver:
         after = self._after
         while after and after[0][0] <= number:
             self.send(after.popleft()[1])
+        self.group.answers.ahead.synced(index)  # before entries behind it are applied
         self.node.advance(persisted=(index, term))
         if self.leading and self.group.answers.early:
             self.group.answer_written(index)

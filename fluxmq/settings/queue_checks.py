@@ -133,6 +133,9 @@ def _replication(path: str, queue: QueueSettings, settings: Settings) -> Iterato
     ) == "buffered":
         kind = "a quorum queue" if queue.type == "quorum" else "a replicated queue"
         yield SettingsProblem(f"{path}.ack_durability", f"must be fsync for {kind}")
+    if queue.deliver_before_sync and (group is not None or queue.type != "classic"):
+        kind = f"type {queue.type}" if group is None else "a replicated queue"
+        yield SettingsProblem(f"{path}.deliver_before_sync", f"must be false for {kind}")
 
 
 def _dead_letters(

@@ -80,6 +80,9 @@ class QueueManager(Section):
     queue_master_locator: Literal["client-local", "min-masters", "random"] = "client-local"
     """Home of a new classic queue of a cluster, likewise: the client's node, the one that has the fewest
     (min-masters), or any."""
+    deliver_before_sync: bool = False
+    """Deliver messages before they are synced, which a crash may then take back, and confirm them
+    afterwards: for durable classic queues that are not replicated and do not say otherwise."""
     local_groups: Annotated[int, Field(ge=1, le=256)] = 8
     """Replication groups over which queues that are not replicated are spread; fixed when the data
     directory is created."""
@@ -226,6 +229,9 @@ class QueueSettings(Section):
     type: Literal["classic", "quorum", "stream"] = "classic"
     """classic: a work queue; quorum: the same, replicated where replication is on; stream: a log
     that consumers read."""
+    deliver_before_sync: bool | None = None
+    """Deliver messages before they are synced, confirm them afterwards; only type classic, not replicated;
+    by default, queue_manager.deliver_before_sync."""
     primary_group: str = ""
     """Consumer group whose progress is reported to a stream's consumers."""
     ack_durability: Literal["fsync", "buffered"] | None = None

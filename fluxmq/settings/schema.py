@@ -361,6 +361,13 @@ class Settings(Section):
         storage section's."""
         return queue.ack_durability or self.storage.queue_ack_durability
 
+    def delivers_before_sync(self, queue: QueueSettings) -> bool:
+        """Return whether a queue of the file delivers messages before they are synced: its own
+        setting, or for a classic queue the common one."""
+        if queue.deliver_before_sync is not None:
+            return queue.deliver_before_sync
+        return queue.type == "classic" and self.queue_manager.deliver_before_sync
+
     def listeners(self) -> list[tuple[str, TcpListener]]:
         """Return the client listeners that the file names, each with its path, in the order of
         `handoff.LISTENERS`."""

@@ -21,6 +21,10 @@ open files, and closed for those of other logs. Work that fails for lack of desc
 completed by a later `flush`: a new log's directory and first head, the removal of files, and
 pending writes.
 
+**Ahead of the log** (`ahead`), entries that a crash may lose have been applied. Their batches may be
+written, since a recovery trusts no file, but the head does not show them, and no file is removed
+that the log without those entries needs.
+
 One thread uses a log; only `Unsynced.sync` may run in another.
 
 Longer than 500 lines because appending, rolling, recovery and removal keep one invariant over the
@@ -120,8 +124,11 @@ class QueueLog:
         self._rolled: dict[str, OpenFile] = {}
         self._names = self._names_synced = 0
         self._recovering = True
-        self._made = False
-        self._name_synced = name_synced
+        self.ahead = False
+        """True while the write-ahead log may lack some of what was appended and trimmed: the head
+        then stays where it is, and files are not removed."""
+        self._make_synced: bool | None = name_synced
+        """Whether the directory's name is synced when it is made; None once it is made."""
         # True after `cut` was called until it is done; dropped segments whose files remain.
         self._cutting = False
         self._gone: list[Extent] = []
@@ -280,7 +287,7 @@ class QueueLog:
         if self._cutting:
             self.cut()
             return
-        if self._gone:
+        if self._gone and not self.ahead:
             self._clear_away()
         self._write()
         self._move_head()
@@ -291,9 +298,9 @@ class QueueLog:
         return self._cutting or bool(self._gone)
 
     def _write(self) -> None:
-        if not self._made:
-            self._files.make_directory(self.directory, synced=self._name_synced)
-            self._made = True
+        if self._make_synced is not None:
+            self._files.make_directory(self.directory, synced=self._make_synced)
+            self._make_synced = None
         for base, segment in list(self._closing.items()):
             self._files.reach("segment.roll")
             segment.flush()
@@ -311,7 +318,7 @@ class QueueLog:
             self._head_moved = True
 
     def _move_head(self) -> None:
-        if self._recovering or not self._head_moved:
+        if self._recovering or self.ahead or not self._head_moved:
             return
         committed = self._written_offset
         # Written data ends in the first segment that is not completely written.
@@ -413,7 +420,8 @@ class QueueLog:
             )
         if not self._recovering:
             self._gone += removed
-            self._clear_away()
+            if not self.ahead:
+                self._clear_away()
 
     def _clear_away(self) -> None:
         """Remove the files of dropped segments."""
@@ -540,6 +548,8 @@ class QueueLog:
         except Exhausted:
             self._recovering = True
             raise
+        if self.ahead:
+            return  # a later `flush` removes files
         for name in names - wanted:
             if base_of(name) is not None or base_of(name, INDEX_SUFFIX) is not None:
                 self._files.unlink(f"{self.directory}/{name}")

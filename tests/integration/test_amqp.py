@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,50 @@ def test_topics_of_mqtt_and_amq_topic_are_one(node: Node) -> None:
     assert here.basic_get(names[0], auto_ack=True)[2] == b"on"
     client.disconnect()
     client.loop_stop()
+
+
+def test_a_message_comes_before_its_sync_and_its_confirmation_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLUXMQ_SYNC_DELAY", "0.5")
+    node = Node(tmp_path)
+    try:
+        here, there = node.channels()
+        early = {"x-deliver-before-sync": True}
+        for kind in ("quorum", "stream"):
+            wanted = {"x-queue-type": kind, **early}
+            assert refused(partial(here.queue_declare, "q", durable=True, arguments=wanted)) == 406
+            here = here.connection.channel()
+        here.queue_declare("q", durable=True, arguments=early)
+        there.confirm_delivery()
+        confirmed: list[bytes] = []
+
+        def publish() -> None:
+            for body in (b"1", b"2"):
+                there.basic_publish("", "q", body)
+                confirmed.append(body)
+
+        came: list[tuple[bytes, list[bytes]]] = []
+
+        def delivered(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
+            came.append((body, list(confirmed)))
+            here.basic_ack(method.delivery_tag)
+            if len(came) == 2:
+                here.stop_consuming()
+
+        here.basic_consume("q", delivered)
+        here.connection.call_later(DEADLINE, here.stop_consuming)
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        here.start_consuming()
+        publisher.join(DEADLINE)
+        assert came == [(b"1", []), (b"2", [b"1"])]
+        assert confirmed == [b"1", b"2"]
+        there.basic_publish("", "q", b"3")
+        node.restart()
+        again = node.connect().channel()
+        bodies = [again.basic_get("q", auto_ack=True)[2] for _ in range(3)]
+        assert b"3" in bodies, "it was confirmed"
+    finally:
+        node.close()
+        node.broker.stop(check=False)

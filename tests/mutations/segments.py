@@ -150,8 +150,8 @@ MUTATIONS = [
         "head_goes_back",
         "The head does not go back while entries are replayed.",
         "QueueLog._move_head",
-        "if self._recovering or not self._head_moved:",
-        "if not self._head_moved:",
+        "if self._recovering or self.ahead or not self._head_moved:",
+        "if self.ahead or not self._head_moved:",
         OF_RECOVERY + "test_the_head_never_goes_back_in_a_recovery",
     ),
     Mutation(

@@ -23,6 +23,8 @@ QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 QUEUE_TYPE_KEY: Final = "x-queue-type"
 GROUP_KEY: Final = "x-fluxmq-group"
 """Replication group to hold the queue; our own argument."""
+BEFORE_SYNC_KEY: Final = "x-deliver-before-sync"
+"""Whether consumers may get messages before they are synced; our own argument."""
 CONSUMER_TIMEOUT_KEY: Final = "x-consumer-timeout"
 ALTERNATE_KEY: Final = "alternate-exchange"
 DELAYED_TYPE_KEY: Final = "x-delayed-type"
@@ -87,6 +89,7 @@ class QueueArguments:
     delivery_limit: int | None = None
     consumer_timeout: int | None = None
     deduplication_header: str | None = None
+    deliver_before_sync: bool | None = None
     fluxmq_group: str | None = None
 
 
@@ -220,6 +223,7 @@ _ARGUMENTS: Final[dict[str, _Argument]] = {
     "x-delivery-limit": _Argument(_delivery_limit, (QUORUM,)),
     CONSUMER_TIMEOUT_KEY: _Argument(_expiry, _WORK),
     "x-deduplication-header": _Argument(_text, QUEUE_TYPES),
+    BEFORE_SYNC_KEY: _Argument(_flag, (CLASSIC,)),
     GROUP_KEY: _Argument(_text, QUEUE_TYPES),
 }
 """Keys in the order in which RabbitMQ checks them; it has two of the last in later versions, or by

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from fluxmq.model.patterns import Pattern, PatternError, compile_pattern
 from fluxmq.routing.topology.arguments import (
     ALTERNATE_KEY,
+    BEFORE_SYNC_KEY,
     CLASSIC,
     LENGTH_MAX,
     MILLISECONDS_MAX,
@@ -52,6 +53,10 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _choice(*choices: Any) -> Callable[[Any], bool]:
     return lambda value: not isinstance(value, bool) and value in choices
 
@@ -82,6 +87,7 @@ _KEYS: Final[dict[str, _Key]] = {
     "queue-master-locator": _Key(
         _choice("client-local", "min-masters", "random"), "queue master locator value"
     ),
+    BEFORE_SYNC_KEY.removeprefix("x-"): _Key(_flag, "deliver-before-sync value"),
 }
 
 

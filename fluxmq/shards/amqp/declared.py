@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from fluxmq.engine.group import ReplicationGroup
 from fluxmq.engine.names import QueueInfo
@@ -26,6 +27,7 @@ from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.queues.migration import arrives_by, is_arriving
 from fluxmq.queues.states import QueueState as State
 from fluxmq.replication.open_group import OpenGroup
+from fluxmq.routing.topology.arguments import BEFORE_SYNC_KEY, CLASSIC
 from fluxmq.routing.topology.changes import Change, DeleteQueue, DropOwner, QueueUnused
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.migrations import VERB
@@ -132,7 +134,8 @@ class DeclaredQueues:
 
     def declare(self, queue: QueueRecord) -> None:
         """Register a queue, and make it if its group is here."""
-        config = self.config_of(queue)
+        settings = effective(self._topology(), queue)
+        config = self._config(queue, settings)
         names = self._queues.names
         internal = config.name
         name = names.group_of(internal, queue.group)
@@ -145,6 +148,8 @@ class DeclaredQueues:
         if queue.owner:
             names.set_owner(internal, queue.owner)
         self._name(name, config)
+        if queue.type == CLASSIC:
+            names.deliver_before_sync(internal, settings.get(BEFORE_SYNC_KEY.removeprefix("x-")))
         self._follow_moves(queue, name, before)
         group = self._group_here(name)
         if group is None or not group.driver.leading or self._is_leaving(group):
@@ -206,9 +211,10 @@ class DeclaredQueues:
 
     def config_of(self, queue: QueueRecord) -> QueueConfig:
         """Return a queue's configuration; for one of the settings file only policies add to it."""
-        values = queue_settings(
-            queue, effective(self._topology(), queue), self._consumer_timeout_us
-        )
+        return self._config(queue, effective(self._topology(), queue))
+
+    def _config(self, queue: QueueRecord, settings: Mapping[str, Any]) -> QueueConfig:
+        values = queue_settings(queue, settings, self._consumer_timeout_us)
         base = self._queues.names.of_settings(queue.internal_name)
         if queue.origin == ORIGIN_SETTINGS and base is not None:
             return replace(base, **values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from tests.conformance.received import Packet
 from tests.faults import FailingFiles, write_mark
 from tests.unit.shards.node import Clock, Node, Shard, drain
 
+KEPT = ".kept"
+"""Suffix of the copy of a log."""
 FOREVER = 80_000
 """Seconds: longer than any test's time, so that checkpoints come when asked for."""
 
@@ -25,8 +29,9 @@ FOREVER = 80_000
 class StepSyncer:
     """Syncs at once, or with `held` when told."""
 
-    def __init__(self) -> None:
+    def __init__(self, synced: Callable[[], None] = lambda: None) -> None:
         self.held = False
+        self._synced = synced
         self._asked: deque[tuple[int, MarkWrite]] = deque()
         self._done: list[tuple[int, int, float]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -61,6 +66,7 @@ class StepSyncer:
         for number, mark in self._asked:
             self._done.append((number, error or -write_mark(files, mark), 0.001))
         self._asked.clear()
+        self._synced()
         self.wake()
 
     def completed(self) -> list[tuple[int, int, float]]:
@@ -93,6 +99,8 @@ class QueueNode(Node):
         self.syncers: list[StepSyncer] = []
         self.directories: list[str] = []
         self.held = False
+        self.keeps_synced = False
+        """Whether `cut_power` can be asked for: a copy of each log is kept, as of its last sync."""
         storage = {
             "data_dir": str(directory),
             "wal_file_bytes": 1 << 20,
@@ -115,7 +123,7 @@ class QueueNode(Node):
 
     def _syncer(self, directory: str) -> StepSyncer:
         self.directories.append(directory)
-        self.syncers.append(StepSyncer())
+        self.syncers.append(StepSyncer(lambda: self._keep(directory)))
         self.syncers[-1].held = self.held
         return self.syncers[-1]
 
@@ -171,6 +179,21 @@ class QueueNode(Node):
         super().kill(index)
         self.syncers = [each for each in self.syncers if each not in service.logs.syncers]
         _close(service)
+
+    def _keep(self, directory: str) -> None:
+        if self.keeps_synced:
+            shutil.copytree(directory, directory + KEPT, dirs_exist_ok=True)
+
+    def cut_power(self, index: int = 0) -> None:
+        """End a shard, whose log loses all that was not synced. All else that was written is still there."""
+        self.kill(index)
+        (directory,) = {each for each in self.directories if each.endswith(f"/{index}/wal")}
+        if Path(directory + KEPT).exists():
+            shutil.rmtree(directory)
+            shutil.copytree(directory + KEPT, directory)
+        self.held = False
+        self.start(index)
+        self.advance(0.01)
 
     def close(self) -> None:
         """End everything."""

@@ -1,4 +1,4 @@
-"""When checkpoints are taken: the settings of `storage`, and of `cluster.raft` for replicated groups."""
+"""When checkpoints are taken (settings of `storage`, and of `cluster.raft` for replicated groups), and what waits for the sync."""
 
 from __future__ import annotations
 
@@ -72,3 +72,15 @@ def test_snapshots_of_replicated_groups(make_queues: MakeQueues) -> None:
     assert due([default], 1e9, lambda _hosted: False) == []  # it was looked at just now
     node[0].reactor.tally.now = node.clock.now = node.clock.now + 11
     assert due([default], 1e9, lambda _hosted: False) == [default]
+
+
+def test_classic_queues_deliver_before_the_sync_if_one_of_two_keys_says_so(
+    make_queues: MakeQueues,
+) -> None:
+    node = make_queues(
+        {"name": "work"},
+        {"name": "other", "deliver_before_sync": False},
+        {"name": "log", "type": "stream"},
+        queue_manager={"deliver_before_sync": True},
+    )
+    assert node[0].queues.names.before_sync == {"work"}

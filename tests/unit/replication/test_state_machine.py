@@ -25,10 +25,23 @@ from fluxmq.storage.wal_options import WalOptions
 from tests.unit.engine.support import StepSyncer
 
 
+class NoAhead:
+    """Nothing is applied before its sync."""
+
+    wanted = False
+
+    def lets_through(self, index: int, data: bytes) -> bool:
+        raise AssertionError("nobody asked for it")
+
+    def synced(self, index: int) -> None:
+        """Nothing waits."""
+
+
 class NoAnswers:
     """Nobody waits for more or less than the commit."""
 
     early = held = False
+    ahead = NoAhead()
 
     def advance(self) -> None:
         """Nothing is due."""

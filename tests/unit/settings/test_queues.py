@@ -218,6 +218,16 @@ def test_where_a_quorum_queue_is_kept(tmp_path: Path) -> None:
             "must be fsync for a quorum queue",
         ),
         (
+            "{type: quorum, deliver_before_sync: true}",
+            "deliver_before_sync",
+            "must be false for type quorum",
+        ),
+        (
+            "{type: stream, deliver_before_sync: true}",
+            "deliver_before_sync",
+            "must be false for type stream",
+        ),
+        (
             "dlq: {enabled: true, topic: dead/q}",
             "dlq.topic",
             (
@@ -265,12 +275,14 @@ queues:
   - {name: b, replication: {enabled: true, group: hot}}
   - {name: c, ack_durability: fsync, replication: {enabled: true}}
   - {name: d, ack_durability: fsync, replication: {group: cold}}
+  - {name: e, ack_durability: fsync, deliver_before_sync: true, replication: {enabled: true}}
 """,
     )
     assert found == {
         "queues[0].replication.group": "cold is not in cluster.raft.groups, and"
         " cluster.raft.auto_provision_groups is false",
         "queues[1].ack_durability": "must be fsync for a replicated queue",
+        "queues[4].deliver_before_sync": "must be false for a replicated queue",
     }
     cold = "queues: [{name: a, replication: {enabled: true, group: cold}}]"
     opened = RAFT.replace("enabled: true,", "enabled: true, auto_provision_groups: true,")

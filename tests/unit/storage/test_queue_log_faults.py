@@ -366,6 +366,49 @@ def test_files_are_removed_when_there_are_descriptors(tmp_path: Path) -> None:
     assert_readable(log)
 
 
+def test_a_log_that_is_ahead_removes_nothing_and_shows_nothing(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(100))
+    before = contents(tmp_path / "orders")
+    log.ahead = True
+    for each in batches(3, first=100):
+        log.append(each)
+    log.trim(90)
+    log.flush()
+    head = read_head(Files(), log.directory)
+    assert head is not None
+    assert (head.start, head.committed) == (0, 100)
+    assert before.keys() <= contents(tmp_path / "orders").keys()
+    assert (log.start_offset, log.incomplete) == (90, True)
+    log.ahead = False
+    log.flush()
+    head = read_head(Files(), log.directory)
+    assert head is not None
+    assert (head.start, head.committed) == (90, 103)
+    assert segment_name(0) not in contents(tmp_path / "orders")
+
+
+def test_a_cut_that_waits_for_descriptors_removes_nothing_of_a_log_that_is_ahead(
+    tmp_path: Path,
+) -> None:
+    older = opened(tmp_path / "orders")
+    fill(older, batches(90))
+    older.close()
+    before = contents(tmp_path / "orders")
+    files = FailingFiles()
+    out_of_descriptors(files, errno.EMFILE)
+    log = opened(tmp_path / "orders", files=files, cached=True)
+    files.work_again()
+    log.ahead = True
+    log.flush()
+    assert log.incomplete
+    assert contents(tmp_path / "orders").keys() == before.keys()
+    log.ahead = False
+    log.flush()
+    assert not log.incomplete
+    assert [name for name in contents(tmp_path / "orders") if name.endswith(".seg")] == []
+
+
 def test_a_checkpoint_without_descriptors_is_only_repeated(tmp_path: Path) -> None:
     """Nothing was synced and nothing has failed: the log goes on."""
     files = FailingFiles()

@@ -104,7 +104,7 @@ function duration(milliseconds) {
 // Queues
 
 const ARGUMENTS = {
-  classic: ["x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-single-active-consumer", "x-max-priority", "x-queue-master-locator"],
+  classic: ["x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-single-active-consumer", "x-max-priority", "x-deliver-before-sync", "x-queue-master-locator"],
   quorum: ["x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-single-active-consumer", "x-delivery-limit", "x-quorum-initial-group-size", "x-queue-leader-locator"],
   stream: ["x-max-length-bytes", "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size", "x-queue-leader-locator"],
 };

@@ -120,6 +120,35 @@ def test_a_consumer_may_say_its_timeout() -> None:
     assert parse_queue({"x-consumer-timeout": 5}).consumer_timeout == 5
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"x-queue-type": "quorum", "x-deliver-before-sync": True},
+            "invalid arg 'x-deliver-before-sync' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue",
+        ),
+        (
+            {"x-queue-type": "stream", "x-deliver-before-sync": False},
+            "invalid arg 'x-deliver-before-sync' for queue 'q' in vhost '/' of queue type rabbit_stream_queue",
+        ),
+        (
+            {"x-deliver-before-sync": "true"},
+            "invalid arg 'x-deliver-before-sync' for queue 'q' in vhost '/': {unacceptable_type,longstr}",
+        ),
+        (
+            {"x-deliver-before-sync": 1},
+            "invalid arg 'x-deliver-before-sync' for queue 'q' in vhost '/': {unacceptable_type,signedint}",
+        ),
+        ({"x-deliver-before-sync": True}, ""),
+        ({"x-deliver-before-sync": False}, ""),
+    ],
+)
+def test_delivery_before_the_sync_is_for_classic_queues(
+    arguments: dict[str, Any], text: str
+) -> None:
+    assert _refused(_queue(arguments, durable=True)) == text
+
+
 def test_depth_of_arguments_is_bounded() -> None:
     nested: Any = 1
     for _ in range(100_000):

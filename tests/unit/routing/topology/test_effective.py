@@ -81,6 +81,7 @@ def _refused(**values: Any) -> str:
             {"stream-max-segment-size-bytes": 3 * 10**9 + 1},
             "3000000001 is not a valid segment size",
         ),
+        ({"deliver-before-sync": 1}, "1 is not a valid deliver-before-sync value"),
         # Where RabbitMQ takes or breaks on what is no value.
         ({"max-age": "zork"}, '<<"zork">> is not a valid max age'),
         ({"max-length": True}, "true is not a valid maximum length"),
@@ -115,6 +116,7 @@ ALL: dict[str, Any] = {
     "stream-max-segment-size-bytes": 1,
     "queue-leader-locator": "balanced",
     "queue-master-locator": "min-masters",
+    "deliver-before-sync": True,
 }
 
 
@@ -252,7 +254,7 @@ def test_of_everything_else_the_argument_counts() -> None:
 
 def test_what_a_type_cannot_have_is_left_out() -> None:
     topology = made(policy("p", ALL))
-    for kind, count in (("classic", 11), ("quorum", 13), ("stream", 4)):
+    for kind, count in (("classic", 12), ("quorum", 13), ("stream", 4)):
         found = effective(topology, QueueRecord("/", "q", kind))
         assert len(found) == count, found
     assert policy_definition(topology, Exchange("/", "e")) == {"alternate-exchange": "a"}

@@ -121,6 +121,15 @@ def test_a_classic_queue_is_replicated_when_it_names_a_group():
     assert placed(fluxmq_group="hot") == ("hot", "hot")
 
 
+def test_a_replicated_queue_does_not_deliver_before_the_sync():
+    assert placed(deliver_before_sync=True)[0].startswith("local-")
+    assert placed(deliver_before_sync=False, fluxmq_group="hot") == ("hot", "hot")
+    with pytest.raises(Refusal) as refused:
+        placed(deliver_before_sync=True, fluxmq_group="hot")
+    text = "invalid arg 'x-deliver-before-sync' for queue 'q' in vhost '/': it is replicated"
+    assert (refused.value.code, refused.value.text) == (406, text)
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [

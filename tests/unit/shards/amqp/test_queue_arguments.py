@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.routing.topology.changes import ClearPolicy, SetPolicy
+from fluxmq.routing.topology.changes import ClearPolicy, DeleteQueue, SetPolicy
 from fluxmq.routing.topology.records import Policy
 from fluxmq.storage.queue_log import QueueLog
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
@@ -73,6 +73,60 @@ def test_what_one_node_has_no_use_for_is_kept_and_changes_nothing(
     assert node.control.topology.queue("/", "q") == queue
     one, other = node.engine("q").config.pack(), node.engine("plain").config.pack()
     assert {**one, "name": ""} == {**other, "name": ""}
+
+
+def early(node: AmqpNode) -> set[str]:
+    """Queues that deliver before the sync, on which all shards agree."""
+    first, *others = [set(shard.queues.names.before_sync) for shard in node]
+    assert all(each == first for each in others)
+    return first
+
+
+def test_argument_policy_and_setting_say_which_queues_deliver_before_the_sync(
+    make_amqp: MakeAmqp,
+) -> None:
+    node = make_amqp(2)
+    node.queue("yes", arguments={"x-deliver-before-sync": True})
+    node.queue("no", arguments={"x-deliver-before-sync": False})
+    node.queue("other")
+    node.queue("safe", type="quorum")
+    assert early(node) == {"yes"}
+    policy(node, deliver_before_sync=True)
+    assert early(node) == {"yes", "other"}
+    node.control.change(ClearPolicy("/", "p"))
+    node.settle()
+    assert early(node) == {"yes"}
+    node.control.change(DeleteQueue("/", "yes"))
+    node.settle()
+    assert early(node) == set()
+
+
+def test_the_setting_is_the_default_of_classic_queues(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, queue_manager={"deliver_before_sync": True})
+    node.queue("no", arguments={"x-deliver-before-sync": False})
+    node.queue("other")
+    node.queue("safe", type="quorum")
+    assert early(node) == {"other"}
+    policy(node, deliver_before_sync=False)
+    assert early(node) == set()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_policy_takes_effect_on_messages_published_from_then_on(
+    make_amqp: MakeAmqp, wanted: bool
+) -> None:
+    node = make_amqp(1, queue_manager={"deliver_before_sync": not wanted})
+    consumer = Consumer(node, node.queue("q"))
+    policy(node, deliver_before_sync=wanted)
+    node.advance(1)
+    node.hold_syncs()
+    publisher = Publisher(node)
+    publisher.publish("", "q", b"1")
+    assert publisher.answers() == []
+    assert consumer.payloads == [b"1"] * wanted
+    node.hold_syncs(False)
+    assert publisher.answers() == [("basic.ack", 1, False)]
+    assert consumer.payloads == [b"1"]
 
 
 def sizes(node: AmqpNode, name: str) -> list[int]:
