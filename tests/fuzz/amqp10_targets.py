@@ -1,6 +1,8 @@
 """Entry points of the AMQP 1.0 parsers for fuzzing: bytes in, an outcome out, errors are findings.
 
 What is read must also be written and read again, to the same bytes the second time.
+
+Longer than 500 lines because it has a target for each of the parsers, with what it begins from.
 """
 
 from __future__ import annotations
