@@ -30,7 +30,7 @@ KEYS := setup.cfg setup.py pyproject.toml
 SOURCES := $(shell find fluxmq perf -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install etcd etcd-program t test check fix native wheel deb bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install etcd etcd-program t test check lint fix native wheel deb bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -41,6 +41,7 @@ help:
 	@echo "make t         run some tests at once, without compiling anything: make t T=tests/unit/queues"
 	@echo "make test      set up everything and run the tests, compiled and uncompiled"
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
+	@echo "make lint      format, lint, types and import contracts alone"
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
 	@echo "make wheel     make wheels, with the hot path compiled: dist/fluxmq_broker-*.whl, dist/fluxmq_spark-*.whl"
@@ -178,12 +179,16 @@ test: $(VENV)/.installed-spark $(VENV)/.compiled
 # One after another: Spark uses all processors itself. Status 5: ARGS leaves none of them.
 	@echo "==> tests with Spark"; $(BIN)/python -m pytest -m spark $(ARGS) || [ $$? = 5 ]
 
+# Side by side: mypy, and mypyc's part of compiling, use one processor each.
 check: $(VENV)/.installed-spark
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint $(VENV)/.compiled
+	@$(MAKE) --no-print-directory test
+
+lint: $(VENV)/.installed-test
 	@echo "==> ruff format"; $(BIN)/ruff format --check .
 	@echo "==> ruff"; $(BIN)/ruff check .
 	@echo "==> mypy"; $(BIN)/mypy
 	@echo "==> import contracts"; $(BIN)/lint-imports
-	@$(MAKE) --no-print-directory test
 
 fix: $(VENV)/.installed-test
 	@$(BIN)/ruff check --fix .
