@@ -97,7 +97,7 @@ ASKED = (
         (
             Goal(cases.DELIVERY_P50, CLASSIC, 1, 0.6),
             Goal(cases.DELIVERY_P50, FLUXMQ, 0.8, 0.5),
-            Goal(cases.ACKNOWLEDGEMENT_P50, FLUXMQ, 1.25, 1.1),
+            Goal(cases.ACKNOWLEDGEMENT_P50, FLUXMQ, 1.1, 1),
         ),
         subject=FLUXMQ_EARLY,
         adapt=adapted,

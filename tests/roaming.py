@@ -161,7 +161,7 @@ class Campaign:
         self.logs: list[str] = []
         """Of nodes that were killed."""
         self.away: list[tuple[float, float]] = []
-        """When a node was away for so long that its clients may have begun new sessions elsewhere."""
+        """Times in which a node was away for so long that its clients may have begun new sessions elsewhere."""
 
     def _new(self) -> random.Random:
         return random.Random(self._chosen.random())

@@ -1,9 +1,10 @@
 """Timing of acknowledgements: earlier (async) or later (min_in_sync_replicas) than the commit.
 
 A queue that delivers before the sync has its entries applied before they are committed: their
-answers wait as well (`AheadOfSync`). ``min_in_sync_replicas`` above the majority delays the answer until that many members have the entry
-on disk. ``mode: async`` answers as soon as this node has it there. Its result is not known then, so
-a queue that may reject an append (by length or depth) answers after the commit all the same.
+answers wait as well (`AheadOfSync`). ``min_in_sync_replicas`` above the majority delays the answer
+until that many members have the entry on disk. ``mode: async`` answers as soon as this node has it
+there. Its result is not known then, so a queue that may reject an append (by length or depth)
+answers after the commit all the same.
 """
 
 from __future__ import annotations

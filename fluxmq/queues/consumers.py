@@ -26,7 +26,8 @@ class ConsumerTerms:
     written yet. A `browsing` one reads what others are given, and settles nothing. One that asks for
     its `activity` is told whether it is the active one, with a single active consumer. A `taking`
     one gets only the messages it asks for, one by one (basic.get), and does not keep the queue in
-    use. One that is `abroad`, on another node, may outlive this process. An `exclusive` one shares its queue with no other. A `temporary` one's group ends with it.
+    use. One that is `abroad`, on another node, may outlive this process. An `exclusive` one shares
+    its queue with no other. A `temporary` one's group ends with it.
     """
 
     group: str

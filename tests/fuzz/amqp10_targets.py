@@ -177,7 +177,7 @@ def _leaves(block: bytes, payload: bytes) -> bytes:
 
 
 def fuzz_message(data: bytes) -> Hashable:
-    """What a transfer carries, in and out of a queue."""
+    """The content of a transfer, in and out of a queue."""
     try:
         message = from_sections(data)
     except AmqpValueError as error:

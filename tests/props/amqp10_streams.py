@@ -30,7 +30,7 @@ BEGINNING = (
 
 
 def outcome(pieces: list[bytes]) -> tuple[Any, ...]:
-    """What a client sees, and what lies in the queues, once all pieces have come."""
+    """Return the frames that a client gets and the contents of the queues once all pieces have come."""
     broker = MemoryBroker()
     broker.apply([DeclareQueue(QueueRecord("/", "q"))])
     peer = Peer10(broker, opened=False)

@@ -153,7 +153,7 @@ class Play:
 
 
 def steps_of(play: Play) -> list[Any]:
-    """What may happen, the more often the more common."""
+    """Return the steps that may follow, common ones several times."""
     return [
         *[play.publish] * 4,
         *[play.step] * 3,

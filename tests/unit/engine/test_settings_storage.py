@@ -1,4 +1,4 @@
-"""When checkpoints are taken (settings of `storage`, and of `cluster.raft` for replicated groups), and what waits for the sync."""
+"""Settings of storage, and of replicated groups, that decide when checkpoints are taken; and queues that wait for the sync."""
 
 from __future__ import annotations
 
