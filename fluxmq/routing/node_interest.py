@@ -123,3 +123,20 @@ class NodeInterest:
             )
             found.append((name, topic_filter, online, offline, kept))
         return found
+
+
+class AnnouncedInterest:
+    """Interest that a node has announced since its stream began, until it has said whether sessions
+    have left it since the former one ended. ``whole``: that was everything."""
+
+    def __init__(self) -> None:
+        self.filters: set[bytes] = set()
+        self.groups: set[tuple[bytes, bytes]] = set()
+        self.whole = False
+
+    def add(self, change: InterestChange) -> None:
+        """Add a change."""
+        self.filters.update(change.begun)
+        self.filters.difference_update(change.ceased)
+        self.groups.difference_update(each[:2] for each in change.members)
+        self.groups.update(each[:2] for each in change.members if each[2] or each[3])

@@ -53,15 +53,15 @@ class DoubtfulPeers:
         """Moments at which streams ended whose answers did not wait any more."""
         self.settle: Callable[[float, SettledCallback], None] = _nothing_left
 
-    def came(self, peer: int, announce: Callable[[], int]) -> None:
-        """Note a new stream; ``announce`` tells the peer this node's interest once more, and returns
-        the announcement's number."""
+    def came(self, peer: int, announce: Callable[[bool], int]) -> None:
+        """Note a new stream; ``announce`` tells the peer this node's interest once more, and whether
+        sessions have left, and returns the announcement's number."""
         doubt = self._doubts[peer] = _Doubt()
 
         def settled(nothing_left: bool) -> None:
             if self._doubts.get(peer) is doubt:
                 doubt.reason = 0 if nothing_left else Outcome.OVER_LIMIT
-                doubt.sequence = announce()
+                doubt.sequence = announce(not nothing_left)
 
         oldest = self._now() - self._window
         self.settle(max(self._ended.get(peer, oldest), oldest), settled)

@@ -18,7 +18,8 @@ Frames beside the control frames::
     NODE_SHARED  u8 kind, u64 number, f64 seconds until it expires, then as SHARED
 
 Control frames: ``interest`` [number or 0, filters begun, ceased, kept ones among the begun, members
-of shared groups, whether that was everything]; ``known`` [number]; ``answered`` [number, reason,
+of shared groups, whether that was everything]; ``settled`` [whether sessions have left since the
+former stream ended]; ``known`` [number]; ``answered`` [number, reason,
 ...]; ``flush`` [number] and ``flushed`` [number], see `fluxmq.shards.barriers`; those of
 `fluxmq.shards.retained_fetch`.
 """
@@ -26,7 +27,7 @@ of shared groups, whether that was everything]; ``known`` [number]; ``answered``
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ from fluxmq.net import frames
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.run import PublishRun
-from fluxmq.routing.node_interest import InterestChange, NodeInterest
+from fluxmq.routing.node_interest import AnnouncedInterest, InterestChange, NodeInterest
 from fluxmq.settings.clustering import TransportSettings
 from fluxmq.shards.barriers import PassedCallback
 from fluxmq.shards.confirmations import Confirmations
@@ -131,9 +132,7 @@ class NodePeers:
         self._links: dict[int, PublishLink] = {}
         self._paths: dict[int, NodePath] = {}
         self._confirmations = Confirmations()
-        self._announced: dict[int, tuple[set[bytes], set[tuple[bytes, bytes]]]] = {}
-        """Filters and shared groups that a node has announced since its stream began, until it has
-        announced everything."""
+        self._announced: dict[int, AnnouncedInterest] = {}
         self.runs = NodeRuns(
             *(self._links, reactor, commit_waiter, NodeCounts(), settings.route_publish_timeout)
         )
@@ -154,7 +153,7 @@ class NodePeers:
     def came(self, link: PublishLink) -> None:
         """Announce everything over a new stream, and send what was unanswered."""
         self.tell()
-        self._announced[link.peer] = (set(), set())
+        self._announced[link.peer] = AnnouncedInterest()
         for change in self._interest.all(FILTERS_PER_FRAME):
             link.send_control("interest", 0, *change, False)
         sequence = self._confirmations.announce((link.peer,))
@@ -165,9 +164,11 @@ class NodePeers:
         self._beside.came(link)
         self.runs.doubtful.came(link.peer, partial(self._announce_again, link))
 
-    def _announce_again(self, link: PublishLink) -> int:
-        """Tell a shard all changes of this node's interest, and return the number of that."""
+    def _announce_again(self, link: PublishLink, left: bool) -> int:
+        """Tell a shard all changes of this node's interest, and whether sessions have left; return
+        the number of that."""
         self.tell()
+        link.send_control("settled", left)
         sequence = self._confirmations.announce((link.peer,))
         link.send_control("interest", sequence, *InterestChange([], [], [], []), False)
         return sequence
@@ -186,6 +187,7 @@ class NodePeers:
         """Return the handlers of control frames by name."""
         return {
             "interest": self._on_interest,
+            "settled": self._on_settled,
             "known": self._on_known,
             "answered": self._on_answered,
             "flush": self._on_flush,
@@ -215,8 +217,13 @@ class NodePeers:
 
     def knows(self, link: PublishLink) -> bool:
         """Return whether this shard and the other side of a link know each other's interest."""
-        told = not self._is_primary(link) or link.peer not in self._announced
+        told = not self._is_primary(link) or self._has_told(link)
         return told and self._confirmations.has_confirmed(link.peer)
+
+    def _has_told(self, link: PublishLink) -> bool:
+        """Return whether the other side has told all its interest over the present stream."""
+        announced = self._announced.get(link.peer)
+        return link.up and (announced is None or announced.whole)
 
     def tell(self) -> None:
         """Announce changes of this node's interest since the last call."""
@@ -247,59 +254,70 @@ class NodePeers:
     def _follow(self, link: PublishLink, change: InterestChange, whole: bool) -> None:
         """Route to another node by a change of its interest."""
         node = link.peer
-        path = self._paths.get(node)
+        announced = self._announced.get(node)
+        if announced is not None:
+            former, members = self._routes.node_filters(node), self._groups.node_members(node)
+            if not announced.whole:
+                announced.add(change)
+            if whole:
+                # Interest of the former stream that was not announced again has ended meanwhile.
+                announced.whole = True
+                change.ceased.extend(former.keys() - announced.filters)
+                left = members.keys() - announced.groups
+                change.members.extend((*each, 0, 0, 0) for each in left)
+            kept = frozenset(change.kept)
+            weaker = [each for each in (*change.ceased, *change.begun) if each not in kept]
+            fewer = [each[:2] for each in change.members if each[4] < members.get(each[:2], 0)]
+            self._may_have_moved(
+                {each: former.get(each, False) for each in weaker},
+                {each: members[each] for each in fewer},
+            )
+        self._set(link, change)
+
+    def _on_settled(self, link: PublishLink, left: bool) -> None:
+        """Handle that a node has told which of its interest has ended while it was away."""
+        self._announced.pop(link.peer, None)
+        if left and self._is_primary(link):
+            # Others there may want the same as those that have left.
+            node = link.peer
+            self._may_have_moved(self._routes.node_filters(node), self._groups.node_members(node))
+
+    def _may_have_moved(
+        self, filters: Mapping[bytes, bool], members: Mapping[tuple[bytes, bytes], int]
+    ) -> None:
+        """Keep the interest of persistent sessions that have left a node while it was away: they may
+        be at any other node that is still away, or has not told its interest yet."""
+        kept = [each for each, is_kept in filters.items() if is_kept]
+        groups = [(*each, 0, count, count) for each, count in members.items() if count]
+        for link in self._links.values() if kept or groups else ():
+            if self._is_primary(link) and not self._has_told(link):
+                known = self._routes.node_filters(link.peer)
+                there = self._groups.node_members(link.peer)
+                begun = [each for each in kept if not known.get(each)]
+                joined = [each for each in groups if not there.get(each[:2])]
+                self._set(link, InterestChange(begun, [], begun, joined))
+
+    def _set(self, link: PublishLink, change: InterestChange) -> None:
+        """Route to another node by a change of interest."""
+        node, batch = link.peer, self._settings.route_batch_max_size
+        path = self._path_of(link)
+        prompt, kept = PathEnd(path, batch, waits=False), PathEnd(path, batch, waits=True)
+        self._routes.set_node(node, NodePaths(prompt, kept), change)
+        self._groups.set_node(node, NodeSharedPaths(prompt, kept), change)
+
+    def _path_of(self, link: PublishLink) -> NodePath:
+        path = self._paths.get(link.peer)
         if path is None:
             # Another shard of the node was the primary one, when it had another number of them.
             for other in [each for each in self._paths.values() if each.link.node == link.node]:
                 self._forget(other)
-            path = self._paths[node] = NodePath(
+            path = self._paths[link.peer] = NodePath(
                 *(link, self._reactor, lambda: self._reactor.tally.now),
                 *(self._numbers, self.counts, self.runs.identities),
             )
-        announced = self._announced.get(node)
-        if announced is not None:
-            filters, groups = announced
-            filters.update(change.begun)
-            filters.difference_update(change.ceased)
-            # What ends before everything is announced may have moved as well: it is left until then.
-            change.ceased.clear()
-            here = [each for each in change.members if each[2] or each[3]]
-            groups.difference_update(each[:2] for each in change.members)
-            groups.update(each[:2] for each in here)
-            change.members[:] = here
-            if whole:
-                # Interest of the former stream that was not announced again has ended meanwhile.
-                del self._announced[node]
-                former, members = self._routes.node_filters(node), self._groups.node_members(node)
-                ceased = former.keys() - filters
-                left = members.keys() - groups
-                change.ceased.extend(ceased)
-                change.members.extend((*member, 0, 0, 0) for member in left)
-                self._may_have_moved(
-                    [each for each in ceased if former[each]],
-                    [(*each, 0, members[each], members[each]) for each in left if members[each]],
-                )
-        self._set(path, change)
-
-    def _may_have_moved(
-        self, filters: list[bytes], members: list[tuple[bytes, bytes, int, int, int]]
-    ) -> None:
-        """Keep the interest of persistent sessions that have left a node while it was away: they may
-        be at any other node that is still away, and announces them when it is back."""
-        for path in self._paths.values():
-            if path.away_since is not None and (filters or members):
-                known = self._routes.node_filters(path.link.peer)
-                groups = self._groups.node_members(path.link.peer)
-                begun = [each for each in filters if each not in known]
-                joined = [each for each in members if each[:2] not in groups]
-                self._set(path, InterestChange(begun, [], begun, joined))
-
-    def _set(self, path: NodePath, change: InterestChange) -> None:
-        """Route over a path by a change of interest."""
-        node, batch = path.link.peer, self._settings.route_batch_max_size
-        prompt, kept = PathEnd(path, batch, waits=False), PathEnd(path, batch, waits=True)
-        self._routes.set_node(node, NodePaths(prompt, kept), change)
-        self._groups.set_node(node, NodeSharedPaths(prompt, kept), change)
+            if not link.up:
+                path.lost()
+        return path
 
     def _on_known(self, link: PublishLink, sequence: int) -> None:
         self._confirmations.confirmed(link.peer, sequence)

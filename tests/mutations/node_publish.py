@@ -80,7 +80,7 @@ MUTATIONS = [
         "node_former_interest_kept",
         "Interest that ended while a stream was away is not kept.",
         "NodePeers._follow",
-        "change.ceased.extend(ceased)",
+        "change.ceased.extend(former.keys() - announced.filters)",
         "pass",
         OF_PEERS + "test_interest_that_ended_while_a_stream_was_away_is_forgotten",
     ),

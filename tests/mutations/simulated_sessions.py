@@ -52,14 +52,6 @@ MUTATIONS = [
         SEEDS + "[24]",
     ),
     Mutation(
-        "ended_while_announced",
-        "Interest that ends while a stream begins may be at another node that is away.",
-        "NodePeers._follow",
-        "change.ceased.clear()",
-        "pass",
-        MEETING + "test_so_it_is_if_it_ends_when_the_stream_begins",
-    ),
-    Mutation(
         "simulated_sessions_former_session_kept",
         "A node that comes back deletes sessions that others have.",
         "OwnedIds._on_renewed",

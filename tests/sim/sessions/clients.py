@@ -109,14 +109,25 @@ class Roamer:
             self._pass()
 
     def pump(self, polite: Callable[[], bool]) -> None:
-        """Receive everything, and answer as far as ``polite`` says."""
-        for attempt in list(self.attempts):
-            for packet in drain(attempt.client):
+        """Receive everything, and answer as far as ``polite`` says.
+
+        The newest connection is read last, unless the node has closed it: then another one has taken
+        its place, and what that one brings came later.
+        """
+        came = [(attempt, drain(attempt.client)) for attempt in self.attempts]
+        came.sort(key=lambda each: self._turn(each[0]))
+        for attempt, packets in came:
+            for packet in packets:
                 if attempt is self.newest:
                     self._on_packet(attempt, packet, polite)
                 elif packet.kind == wire.CONNACK and packet.reason < FAILURE:
                     self._on_late(attempt, packet.session_present)
         self._pass()
+
+    def _turn(self, attempt: Attempt) -> int:
+        if attempt is not self.newest:
+            return 1
+        return 0 if attempt.client.closed else 2
 
     def _pass(self) -> None:
         """Forget connections that are closed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fluxmq.net import frames
@@ -37,11 +38,20 @@ def settings_of(name: str, names: list[str], more: dict[str, Any]) -> dict[str, 
 class FakeLink:
     """One end of a stream between two shards of two nodes."""
 
-    def __init__(self, peer: int, node: str, shard: int, owner: NodePeers) -> None:
+    def __init__(
+        self,
+        peer: int,
+        node: str,
+        shard: int,
+        owner: NodePeers,
+        arrived: Callable[[], None],
+    ) -> None:
+        """``arrived`` is called before the owner is told anything."""
         self.peer = peer
         self.node = node
         self.shard = shard
         self.owner = owner
+        self._arrived = arrived
         self.epoch = 0
         self.up = False
         self.backlog_bytes = 0
@@ -66,10 +76,21 @@ class FakeLink:
         """Note it: the test cuts the stream."""
         self.closed += 1
 
+    def came(self) -> None:
+        """Tell the owner of a new stream."""
+        self._arrived()
+        self.owner.came(self)
+
+    def gone(self) -> None:
+        """Tell the owner of the stream's end."""
+        self._arrived()
+        self.owner.gone(self)
+
     def take(self) -> bool:
         """Handle what has arrived."""
         worked = False
         while self.inbox and not self.held:
+            self._arrived()
             frame = self.inbox.popleft()
             worked = True
             if frame[0] == frames.CONTROL:
@@ -141,8 +162,15 @@ class Net:
 
     def _add(self, one: int, a: int, other: int, b: int) -> None:
         owner = self.peers(one, a)
-        link = FakeLink(SHARDS_MAX * (other + 1) + b, self.names[other], b, owner)
+        arrived = partial(self._arrived, one, a)
+        link = FakeLink(SHARDS_MAX * (other + 1) + b, self.names[other], b, owner, arrived)
         self.links[one, a, other, b] = link
+
+    def _arrived(self, node: int, shard: int) -> None:
+        """Have a shard know the time, as it does when a stream has something for it."""
+        running = self.nodes[node].shards[shard]
+        if running is not None:
+            running.reactor.tally.now = self.clock()
 
     def ends(self, one: int, other: int) -> list[FakeLink]:
         """The ends of all streams between two nodes."""
@@ -164,7 +192,7 @@ class Net:
                 link.added = True
                 link.owner.added(link)
         for link in fresh:
-            link.owner.came(link)
+            link.came()
         self.run()
 
     def met(self, number: int) -> bool:
@@ -182,7 +210,7 @@ class Net:
             link.up = False
             link.inbox.clear()
         for link in ends:
-            link.owner.gone(link)
+            link.gone()
         self.run()
 
     def restart(self, number: int, *shards: int) -> None:

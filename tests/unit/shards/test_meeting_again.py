@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance import wire
 from tests.conformance.client import Client
+from tests.unit.shards.net_of_nodes import TIMEOUT
 from tests.unit.shards.node import drain, messages
 from tests.unit.shards.plane import Plane
 from tests.unit.shards.test_sessions_cluster import (
@@ -217,44 +218,111 @@ def test_a_session_does_not_leave_without_a_node_that_came_late(make_plane: Make
     assert messages(again) == [b"m"]
 
 
+def waits_for_the_other(plane: Plane, again: Client) -> None:
+    """A publisher of n2, which is away from n1, waits until it is not: the subscriber may be there."""
+    publisher = plane.net.client(2)
+    publish(publisher, b"m")
+    plane.net.advance(0.2)
+    assert answer(publisher) is None, "the subscriber's node may be away"
+    plane.net.connect()
+    plane.net.advance(0.2)
+    assert answer(publisher) == 0
+    assert messages(again) == [b"m"]
+
+
 def test_interest_that_ends_while_two_nodes_are_away_may_be_at_the_other(
     make_plane: MakePlane,
 ) -> None:
     plane = make_plane(1, 1, 1)
-    publisher = plane.net.client(2)
     absent(plane)
     plane.net.cut(0, 2)
     plane.net.cut(1, 2)
     again = move(plane, 1)
     plane.net.connect(0, 2)
     plane.net.advance(0.5)
-    publish(publisher, b"m")
-    plane.net.advance(0.2)
-    assert answer(publisher) is None, "the subscriber's node may be away"
-    plane.net.connect()
-    plane.net.advance(0.2)
-    assert answer(publisher) == 0
-    assert messages(again) == [b"m"]
+    waits_for_the_other(plane, again)
 
 
-def test_so_it_is_if_it_ends_when_the_stream_begins(make_plane: MakePlane) -> None:
-    """Changes that a node has not told yet when a stream begins come first over that stream."""
-    plane = make_plane(1, 1, 1)
-    publisher = plane.net.client(2)
-    absent(plane)
+@pytest.mark.parametrize("shard", [0, 1])
+def test_so_it_is_if_it_ends_when_the_stream_begins(make_plane: MakePlane, shard: int) -> None:
+    """Changes that a shard has not told yet when a stream begins come first over that stream; those
+    that another shard has not told it come later."""
+    plane = make_plane(2, 1, 1)
+    absent(plane, shard)
     plane.net.cut(0, 2)
     plane.net.cut(1, 2)
     again = begin(plane, 1)
     assert present(again)
     plane.net.connect(0, 2)
     plane.net.advance(0.5)
+    waits_for_the_other(plane, again)
+
+
+@pytest.mark.parametrize("expiry", [0, 100])
+def test_so_it_is_if_another_session_has_the_same_filter(
+    make_plane: MakePlane, expiry: int
+) -> None:
+    plane = make_plane(1, 1, 1)
+    absent(plane)
+    props = ((wire.SESSION_EXPIRY_INTERVAL, expiry),)
+    plane.net.client(0, name="stays", props=props).subscribe("t", qos=1)
+    plane.net.advance(0.2)
+    plane.net.cut(0, 2)
+    plane.net.cut(1, 2)
+    again = move(plane, 1)
+    plane.net.connect(0, 2)
+    plane.net.advance(0.5)
+    waits_for_the_other(plane, again)
+
+
+def test_so_it_is_if_the_other_node_has_been_away_for_long(make_plane: MakePlane) -> None:
+    plane = make_plane(1, 1, 1)
+    absent(plane)
+    plane.net.cut(1, 2)
+    plane.net.advance(TIMEOUT + 1.0)
+    plane.net.cut(0, 2)
+    again = move(plane, 1)
+    plane.net.connect(0, 2)
+    plane.net.advance(0.5)
+    waits_for_the_other(plane, again)
+
+
+def test_so_it_is_if_the_other_node_has_told_nothing_yet(make_plane: MakePlane) -> None:
+    plane = make_plane(1, 1, 1)
+    absent(plane)
+    plane.net.cut(0, 2)
+    plane.net.cut(1, 2)
+    again = move(plane, 1)
+    for end in plane.net.ends(1, 2):
+        end.held = end.node == "n1"
+    plane.net.connect(1, 2)
+    plane.net.connect(0, 2)
+    plane.net.advance(0.5)
+    publisher = plane.net.client(2)
     publish(publisher, b"m")
     plane.net.advance(0.2)
-    assert answer(publisher) is None, "the subscriber's node may be away"
-    plane.net.connect()
+    assert answer(publisher) is None, "n1 has not said whether the subscriber is there"
+    for end in plane.net.ends(1, 2):
+        end.held = False
     plane.net.advance(0.2)
     assert answer(publisher) == 0
     assert messages(again) == [b"m"]
+
+
+def test_a_node_that_is_away_gets_nothing_of_sessions_that_have_stayed(
+    make_plane: MakePlane,
+) -> None:
+    """A node that says that none has left has its own interest alone."""
+    plane = make_plane(1, 1, 1)
+    absent(plane)
+    plane.net.cut(0, 2)
+    plane.net.cut(1, 2)
+    plane.net.connect(0, 2)
+    plane.net.advance(0.5)
+    publisher = plane.net.client(2)
+    publish(publisher, b"m")
+    plane.net.advance(0.2)
+    assert answer(publisher) == 0
 
 
 @pytest.mark.parametrize("restarts", [False, True])
