@@ -117,16 +117,6 @@ cdef class Ring:
         """Discard everything not yet read, for a restarted reader."""
         ring_store(self.tail, ring_load(self.head))
 
-    def sleep(self):
-        """Announce that the reader waits. Return True when it may; False when records came
-        meanwhile."""
-        ring_store32(self.sleeping, 1)
-        ring_fence()
-        if ring_load(self.head) != self.tail[0]:
-            ring_store32(self.sleeping, 0)
-            return False
-        return True
-
     def take_sleeper(self):
         """Return True, once, when the reader sleeps and must be woken; called after a push."""
         ring_fence()
@@ -135,6 +125,51 @@ cdef class Ring:
             return True
         return False
 
-    def awake(self):
-        """Announce that the reader runs and needs no wake-ups."""
-        ring_store32(self.sleeping, 0)
+
+cdef class RingInbox:
+    """The rings that one shard reads, looked at together: a look at each costs two loads. Implements
+    ``Inbox``; ``links`` read from ``rings``, in the same order."""
+
+    cdef list rings
+    cdef list links
+
+    def __init__(self, list rings not None, list links not None):
+        if len(rings) != len(links):
+            raise ValueError("each ring has one link")
+        for ring in rings:
+            if not isinstance(ring, Ring):
+                raise TypeError("an inbox is of rings")
+        self.rings = rings
+        self.links = links
+
+    def ready(self):
+        """Return the links whose rings have records."""
+        cdef Py_ssize_t at
+        cdef Ring ring
+        cdef list found = None
+        for at in range(len(self.rings)):
+            ring = <Ring>self.rings[at]
+            if ring_load(ring.head) != ring.tail[0]:
+                if found is None:
+                    found = []
+                found.append(self.links[at])
+        return () if found is None else found
+
+    def sleep(self):
+        """Announce for all rings that the reader waits. Return True when it may; False when records
+        came meanwhile."""
+        cdef Py_ssize_t at
+        cdef Ring ring
+        cdef bint quiet = True
+        for at in range(len(self.rings)):
+            ring = <Ring>self.rings[at]
+            # Writers look at it after each record: it is not taken from their caches for nothing.
+            if not ring_load32(ring.sleeping):
+                ring_store32(ring.sleeping, 1)
+        ring_fence()
+        for at in range(len(self.rings)):
+            ring = <Ring>self.rings[at]
+            if ring_load(ring.head) != ring.tail[0]:
+                ring_store32(ring.sleeping, 0)
+                quiet = False
+        return quiet

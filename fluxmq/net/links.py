@@ -20,6 +20,7 @@ from typing import Protocol
 
 from fluxmq.net import frames
 from fluxmq.net.link_ends import LinkEnds, LinkKind
+from fluxmq.net.ports import Inbound, Inbox
 from fluxmq.net.reactor import Reactor
 from fluxmq.protocols.connection import Connection
 from fluxmq.protocols.mqtt.run import PublishRun
@@ -51,9 +52,6 @@ class LinkTransport(Protocol):
     def pop(self) -> bytes | None:
         """Return the next record, None when there is none."""
 
-    def sleep(self) -> bool:
-        """Request a wake-up at the next record; return False when there is one already."""
-
     def reset(self) -> None:
         """Discard records that arrived before this process started."""
 
@@ -68,10 +66,10 @@ class RingTransport:
         from fluxmq.net._ring import Ring
 
         self._send = Ring(mmap.mmap(link.send_fd, os.fstat(link.send_fd).st_size))
-        self._receive = Ring(mmap.mmap(link.receive_fd, os.fstat(link.receive_fd).st_size))
+        self.arriving = Ring(mmap.mmap(link.receive_fd, os.fstat(link.receive_fd).st_size))
         self._wake_fd = peer_wake_fd
         self.record_max: int = self._send.record_max
-        self.pop: Callable[[], bytes | None] = self._receive.pop
+        self.pop: Callable[[], bytes | None] = self.arriving.pop
 
     def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
         """Send one record."""
@@ -82,13 +80,9 @@ class RingTransport:
                 os.eventfd_write(self._wake_fd, 1)
         return True
 
-    def sleep(self) -> bool:
-        """Request a wake-up."""
-        return bool(self._receive.sleep())
-
     def reset(self) -> None:
         """Skip records that an earlier process of this shard left unread."""
-        self._receive.reset_reader()
+        self.arriving.reset_reader()
 
     def used(self) -> int:
         """Return the bytes in the outgoing ring."""
@@ -126,10 +120,6 @@ class SocketTransport:
             return self._receive.recv(SOCKET_RECORD_MAX) or None
         except (BlockingIOError, ConnectionError):
             return None
-
-    def sleep(self) -> bool:
-        """Return True: readability wakes the shard, so nothing is announced."""
-        return True
 
     def reset(self) -> None:
         """Discard earlier records."""
@@ -316,10 +306,30 @@ class Link:
             self._partial.clear()
             self._received(self, whole)
 
-    def sleep(self) -> None:
-        """Prepare for the shard's wait."""
-        if not self.transport.sleep():
-            self._reactor.host.schedule()
+
+class EachLink:
+    """Implements ``Inbox`` over sockets, which are in the poll set: so nothing is asked for."""
+
+    def __init__(self, links: list[Link]) -> None:
+        self._links = links
+
+    def ready(self) -> Sequence[Inbound]:
+        """Return all."""
+        return self._links
+
+    def sleep(self) -> bool:
+        """Return True: an arrival ends the wait."""
+        return True
+
+
+def inbox_of(links: list[Link]) -> Inbox:
+    """Return the inbox of a shard with these links."""
+    rings = [each.transport.arriving for each in links if isinstance(each.transport, RingTransport)]
+    if len(rings) < len(links) or not links:
+        return EachLink(links)
+    from fluxmq.net._ring import RingInbox
+
+    return RingInbox(rings, [*links])
 
 
 Received = Callable[[Link, bytes], None]

@@ -5,7 +5,7 @@ Packages above implement them. Every method returns at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fluxmq.protocols.connection import Connection
@@ -35,8 +35,27 @@ class Inbound(Protocol):
     def receive(self) -> int:
         """Handle what has arrived; return the number of records."""
 
-    def sleep(self) -> object:
-        """Ask to be woken by the next arrival."""
+
+class Inbox(Protocol):
+    """Traffic from all other shards to this one."""
+
+    def ready(self) -> Sequence[Inbound]:
+        """Return the links over which something may have arrived."""
+
+    def sleep(self) -> bool:
+        """Ask to be woken by the next arrival; return False if there has been one already."""
+
+
+class NoInbox:
+    """Implements ``Inbox`` for a shard without others."""
+
+    def ready(self) -> Sequence[Inbound]:
+        """Return nothing."""
+        return ()
+
+    def sleep(self) -> bool:
+        """Return True."""
+        return True
 
 
 AppendedCallback = Callable[[int], object]

@@ -8,10 +8,10 @@ from fluxmq.protocols.mqtt.scan cimport Scanner
 from fluxmq.protocols.mqtt.pending_acks cimport PendingAck
 
 cdef class Reactor:
-    cdef public object host, poller
+    cdef public object host, poller, inbox
     cdef public Tally tally
     cdef public dict connections, others, routes
-    cdef public list dirty, inbound
+    cdef public list dirty
     cdef public Py_ssize_t routes_max, max_packet, max_first_packet
     cdef public int max_qos, watching
     cdef public bint link_full, ticking, unfinished

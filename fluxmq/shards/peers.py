@@ -21,7 +21,7 @@ from typing import Any
 from fluxmq.engine.queue_links import QueueLinks
 from fluxmq.logs import get_logger
 from fluxmq.net import frames
-from fluxmq.net.links import Link
+from fluxmq.net.links import Link, inbox_of
 from fluxmq.net.reactor import PAUSED_LINK, Reactor
 from fluxmq.shards.barriers import PassedCallback
 from fluxmq.shards.confirmations import Confirmations
@@ -136,8 +136,7 @@ class Peers:
 
     def start(self) -> None:
         """Send hello to every peer."""
-        reactor = self._reactor
-        reactor.inbound = list(self.links.values())
+        self._reactor.inbox = inbox_of(list(self.links.values()))
         self._untold = set(self.links)
         for link in self.links.values():
             link.send_control("hello", self._epoch)

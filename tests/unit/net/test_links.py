@@ -21,6 +21,7 @@ from fluxmq.net.links import (
     Link,
     Received,
     SocketTransport,
+    inbox_of,
     make_links,
 )
 from fluxmq.net.reactor import Reactor
@@ -264,16 +265,6 @@ def test_a_turn_is_bounded(ends: tuple[End, End]) -> None:
     assert BYTES_PER_TURN // 20_100 <= turn <= BYTES_PER_TURN // 20_000 + 1
 
 
-def test_a_record_that_came_before_sleep_asks_for_a_tick(
-    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end, _ = ends
-    # What a ring says when a record came meanwhile.
-    monkeypatch.setattr(end.transport, "sleep", lambda: False)
-    end.link.sleep()
-    assert end.scheduled == 1
-
-
 def launch(index: int, link: LinkEnds, link_kind: LinkKind, wake_fds: Sequence[int] = ()) -> Launch:
     """One of two shards that know each other."""
     return Launch(
@@ -332,7 +323,8 @@ def test_links_over_sockets(fabric: tuple[Launch, Launch], ends: tuple[End, End]
         run.payloads() for run in runs
     ]
     assert sender.transport.used() == 0
-    assert receiver.transport.sleep()
+    assert inbox_of([receiver]).sleep()
+    assert [*inbox_of([receiver]).ready()] == [receiver], "sockets are asked each time"
     sender.send_control("late")
     receiver.transport.reset()
     assert receiver.receive() == 0
@@ -365,13 +357,17 @@ def test_links_over_rings(ends: tuple[End, End]) -> None:
         blocked.append,
     )[0]
     sender.up = True
-    receiver.sleep()
+    inbox = inbox_of([receiver])
+    assert inbox.sleep()
+    assert [*inbox.ready()] == []
     with pytest.raises(BlockingIOError):
         os.eventfd_read(wake[1])
     runs = [payload_run(size) for size in (10, 3_000, 50_000, 150_000)] * 5
     for run in runs:
         sender.send_run(run)
     assert os.eventfd_read(wake[1]) == 1
+    assert [*inbox.ready()] == [receiver]
+    assert not inbox.sleep()
     assert blocked == [sender]
     assert sender.transport.used() > 0
     while not sender.drain() or receiver.receive():

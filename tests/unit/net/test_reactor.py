@@ -86,7 +86,7 @@ def test_a_pause_for_two_reasons_ends_with_both(shard: Shards) -> None:
 
 
 class Link:
-    """A way to another shard that is full from the second run on."""
+    """A way to another shard that is full from the second run on, and the inbox of this one."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -101,15 +101,19 @@ class Link:
     def receive(self) -> int:
         return 0
 
-    def sleep(self) -> None:
+    def ready(self) -> list[Link]:
+        return [self]
+
+    def sleep(self) -> bool:
         self.slept += 1
+        return self.slept > 1
 
 
 def test_a_full_link_stops_the_reading_of_who_feeds_it(shard: Shards) -> None:
     one = shard()
     link = Link(one)
     one.links.append(link)
-    one.reactor.inbound.append(link)
+    one.reactor.inbox = link
     peer, other = one.connect("p"), one.connect("o")
     # Three topics: three runs in one reading.
     peer.send(b"".join(publish(topic, b"x", 1, 1) for topic in (b"a", b"b", b"c")))
@@ -123,7 +127,17 @@ def test_a_full_link_stops_the_reading_of_who_feeds_it(shard: Shards) -> None:
     one.reactor.resume(peer.connection, PAUSED_LINK)
     one.settle()
     assert [run.topic for run in link.runs] == [b"c"]
-    assert link.slept
+
+
+def test_a_record_that_came_before_the_wait_asks_for_a_tick(shard: Shards) -> None:
+    one = shard()
+    one.reactor.inbox = Link(one)
+    one.scheduled = False
+    one.reactor.run_ready()
+    assert one.scheduled
+    one.scheduled = False
+    one.reactor.run_ready()
+    assert not one.scheduled
 
 
 # Bounds

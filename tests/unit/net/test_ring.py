@@ -18,7 +18,7 @@ from fluxmq.protocols.mqtt.scan import COMPILED
 if not COMPILED:
     pytest.skip("the ring exists compiled only; sockets stand in for it", allow_module_level=True)
 
-from fluxmq.net._ring import HEADER_BYTES, Ring
+from fluxmq.net._ring import HEADER_BYTES, Ring, RingInbox
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -131,19 +131,43 @@ def test_a_reader_that_starts_anew_forgets_what_was_not_read() -> None:
     assert one.pop() == b"new"
 
 
+class Reader:
+    """Reads a ring."""
+
+    def receive(self) -> int:
+        return 0
+
+
 def test_a_sleeper_is_woken_once() -> None:
     one = ring()
+    inbox = RingInbox([one], [Reader()])
     assert not one.take_sleeper()
-    assert one.sleep()
+    assert inbox.sleep()
+    assert inbox.sleep(), "it may sleep again without having been woken"
     one.push(b"x")
     assert one.take_sleeper()
     assert not one.take_sleeper()
-    assert not one.sleep(), "a record has come: there is nothing to wait for"
+    assert not inbox.sleep(), "a record has come: there is nothing to wait for"
     assert not one.take_sleeper()
     one.pop()
-    assert one.sleep()
-    one.awake()
-    assert not one.take_sleeper()
+    assert inbox.sleep()
+    assert one.take_sleeper()
+
+
+def test_an_inbox_knows_which_rings_have_records() -> None:
+    rings = [ring() for _ in range(5)]
+    links = [Reader() for _ in rings]
+    inbox = RingInbox(rings, [*links])
+    assert [*inbox.ready()] == []
+    rings[1].push(b"a")
+    rings[4].push(b"b")
+    assert [*inbox.ready()] == [links[1], links[4]]
+    assert not inbox.sleep()
+    assert [each.take_sleeper() for each in rings] == [True, False, True, True, False]
+    rings[1].pop()
+    assert [*inbox.ready()] == [links[4]], "until all of a ring is read"
+    with pytest.raises(ValueError, match="one link"):
+        RingInbox(rings, [Reader()])
 
 
 def test_what_is_no_record_is_refused() -> None:
@@ -158,7 +182,7 @@ def test_what_is_no_record_is_refused() -> None:
 
 WRITER = """
 import mmap, os, sys
-from fluxmq.net._ring import HEADER_BYTES, Ring
+from fluxmq.net._ring import HEADER_BYTES, Ring, RingInbox
 ring_fd, wake_fd, room_fd, count = map(int, sys.argv[1:])
 ring = Ring(mmap.mmap(ring_fd, os.fstat(ring_fd).st_size))
 for number in range(count):
@@ -185,6 +209,7 @@ def test_two_processes() -> None:
     try:
         number = 0
         slept = 0
+        inbox = RingInbox([one], [Reader()])
         while number < count:
             record = one.pop()
             if record is not None:
@@ -193,7 +218,7 @@ def test_two_processes() -> None:
                 if one.used < 2048:
                     os.eventfd_write(room_fd, 1)
                 continue
-            if one.sleep():
+            if inbox.sleep():
                 slept += 1
                 ready, _, _ = select.select([wake_fd], [], [], 30)
                 assert ready, f"no wake-up after {number} records"

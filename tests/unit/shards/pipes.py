@@ -67,10 +67,6 @@ class MemoryTransport:
         """The next record."""
         return self.incoming.take()
 
-    def sleep(self) -> bool:
-        """Nobody sleeps here."""
-        return True
-
     def reset(self) -> None:
         """Forget what came before."""
         self.incoming.records.clear()
