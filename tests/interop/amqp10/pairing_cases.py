@@ -34,8 +34,8 @@ class Limit(NamedTuple):
 LIMITS: Final = (
     Limit("*", "rhea", "long 2^53+1", "a Number from 2^53 up to 2^53 + 2^32 loses its last bit"),
     Limit("*", "rhea", "ulong 2^53+1", "the same"),
-    Limit("rhea", "*", "nan with a payload", "JavaScript has one NaN"),
-    Limit("*", "rhea", "nan with a payload", "JavaScript has one NaN"),
+    Limit("rhea", "*", "nan with a payload", "JavaScript leaves the bits of a NaN to the engine"),
+    Limit("*", "rhea", "nan with a payload", "JavaScript leaves the bits of a NaN to the engine"),
     Limit("*", "rhea", "timestamp beyond Date", "read as a Date, which ends at 8.64e15 ms"),
     Limit("rhea", "*", "array of arrays", "the writer loses the inner arrays' constructors"),
     Limit("rhea", "*", "described body", "the section's descriptor takes the place of the value's"),

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import proton
 from proton import Array, Data, Described, Message
-from proton.reactor import Filter
+from proton.reactor import Filter, ReceiverOption
 from proton.utils import BlockingConnection
 
 WITHIN_S = 30
@@ -102,7 +102,7 @@ def made(value: list[Any]) -> Any:
             return {made(key): made(each) for key, each in content}
         case "array":
             element, values, descriptor = content
-            described = proton.UNDESCRIBED if descriptor is None else made(descriptor)
+            described: Any = proton.UNDESCRIBED if descriptor is None else made(descriptor)
             return Array(described, ELEMENTS[element], *map(made, values))
         case "described":
             return Described(made(content[0]), made(content[1]))
@@ -227,7 +227,7 @@ def main(does: str, url: str, queue: str, *rest: str) -> None:
     else:
         first = Described(proton.symbol("rabbitmq:stream-offset-spec"), "first")
         offset = Filter({proton.symbol("rabbitmq:stream-offset-spec"): first})
-        options = [offset] if rest[1:] == ("first",) else []
+        options: list[ReceiverOption] = [offset] if rest[1:] == ("first",) else []
         receiver = connection.create_receiver(f"/queues/{queue}", credit=100, options=options)
         received = []
         for _ in range(int(rest[0])):
