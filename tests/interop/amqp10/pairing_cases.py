@@ -23,7 +23,7 @@ UNSIGNED: Final = {"ubyte": 8, "ushort": 16, "uint": 32, "ulong": 64}
 
 
 class Limit(NamedTuple):
-    """A case that a client cannot send or receive. ``clients``: who ``sends``, who ``receives``; "*" is each of them."""
+    """A case that a client cannot send or receive, and why. ``sends``, ``receives``: the client; "*" is each of them."""
 
     sends: str
     receives: str
@@ -333,6 +333,43 @@ def large() -> Iterator[Message]:
     yield message("map of 2 MiB", ["map", pairs])
     longs = [fixed("long", -(number << 30) - 1, 64) for number in range(30_000)]
     yield message("array of 30000", array("long", longs))
+
+
+def jms_messages() -> list[Message]:
+    """The messages that JmsPairing.java sends, and receives of others: JMS has these kinds and types."""
+    kinds = ("boolean", "byte", "short", "int", "long", "float", "double")
+    values = [[each[0], each] for each in ONE_OF_EACH if each[0] in kinds]
+    values.append(["string", text("ü🚀")])
+    pairs = [[text(key), value] for key, value in values]
+    further = [[text("char"), fixed("char", ord("ü"), 32)], [text("binary"), ["binary", "00ff"]]]
+    properties = {
+        "subject": text("type"),
+        "correlation-id": text("correlation"),
+        "group-id": text("group"),
+        "group-sequence": uint(5),
+    }
+    made = [
+        *(
+            message(f"text {at}", text(each))
+            for at, each in enumerate(("", "ü🚀", "x" * (1 << 20)))
+        ),
+        *({"name": f"bytes {size}", "body": ["data", ["00" * size]]} for size in (1, 1 << 20)),
+        message("map", ["map", [*pairs, *further]]),
+        {"name": "stream", "body": ["sequence", [value for _, value in values]]},
+        message(
+            "properties",
+            text("properties"),
+            header={"priority": ["ubyte", "07"]},
+            properties=properties,
+            # Names are identifiers of Java, which `byte` is not.
+            application=[[f"{key}_", value] for key, value in values],
+        ),
+    ]
+    kind = {"map": "02", "bytes": "03", "stream": "04"}
+    for each in made:
+        code = kind.get(each["name"].split()[0], "05")
+        each["annotations"] = [["x-opt-jms-msg-type", ["byte", code]]]
+    return made
 
 
 def every_message() -> list[Message]:

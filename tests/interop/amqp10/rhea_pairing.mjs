@@ -45,7 +45,7 @@ function wide(bytes, signed) {
   return Number.isSafeInteger(Number(number)) ? Number(number) : bytes;
 }
 
-// What rhea is given inside of an array, where the array says the type.
+// A value as rhea takes it inside of an array, which says the type.
 function plain([kind, content]) {
   if (kind === "string" || kind === "symbol") return content;
   if (kind === "list") return content.map(made);
