@@ -78,9 +78,10 @@ class BrokerSettings(Section):
     """Time between two publications of the $SYS/broker/... topics."""
     route_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
     """Topics per shard whose subscribers are cached, so that a publish need not search for them."""
-    ring_bytes: Annotated[Size, Field(ge=4096, le=1 << 30, multiple_of=4096)] = 4 << 20
+    ring_bytes: Annotated[Size, Field(ge=0, le=1 << 30, multiple_of=4096)] = 0
     """Shared memory per ordered pair of shards, for messages in flight between them; larger
-    messages are split. All of it becomes resident over time: 16 shards have 240 pairs."""
+    messages are split. All of it becomes resident over time: 16 shards have 240 pairs. 0: 4 MiB, and
+    from 12 shards on so much less that all pairs together take 512 MiB, but at least 128 KiB."""
 
 
 class SessionSettings(Section):

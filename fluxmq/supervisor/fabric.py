@@ -23,6 +23,21 @@ from fluxmq.supervisor.tree import Child, Tree
 RING_HEADER_BYTES = 4096
 """Size of the counter page of a ring's memfd; ``ring_bytes`` of records follow it."""
 
+RING_BYTES_MAX = 4 << 20
+"""Size of a ring that the settings leave open: holds 16 reads of a busy publisher."""
+RING_BYTES_MIN = 128 << 10
+"""Least size of such a ring: records of half of it travel in one piece."""
+RINGS_BYTES_MAX = 512 << 20
+"""Memory of all rings of a node, unless that is less than the least size for each."""
+
+
+def ring_size(setting: int, workers: int) -> int:
+    """Return the bytes of each ring of a node with so many shards; ``setting`` 0 leaves it open."""
+    if setting:
+        return setting
+    share = RINGS_BYTES_MAX // max(1, workers * (workers - 1)) // 4096 * 4096
+    return min(RING_BYTES_MAX, max(RING_BYTES_MIN, share))
+
 
 def link_kind() -> LinkKind:
     """Return ``ring`` when the compiled hot path with its ring is available, else ``socket``."""
@@ -61,7 +76,7 @@ class Fabric:
         self._node_cores = sorted(os.sched_getaffinity(0))
         self._spare_cores = [core for core in self._node_cores if core not in plan.cores]
         self._kind = kind
-        self._ring_bytes = ring_bytes
+        self._ring_bytes = ring_size(ring_bytes, workers)
         self._data_dir = data_dir
         self._run_dir = run_dir
         self.table = ProcessTable.create(len(tree.children))

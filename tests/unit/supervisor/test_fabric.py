@@ -10,7 +10,7 @@ import pytest
 from fluxmq.ipc import handoff
 from fluxmq.ipc.launch import read_settings
 from fluxmq.net.link_ends import LinkKind
-from fluxmq.supervisor.fabric import RING_HEADER_BYTES, Fabric
+from fluxmq.supervisor.fabric import RING_HEADER_BYTES, RINGS_BYTES_MAX, Fabric, ring_size
 from fluxmq.supervisor.placement import plan
 from fluxmq.supervisor.tree import Tree
 
@@ -132,3 +132,15 @@ def test_wake_fds_do_not_block(made: tuple[Fabric, Tree]) -> None:
         os.eventfd_read(wake_fd)
     os.eventfd_write(wake_fd, 1)
     assert os.eventfd_read(wake_fd) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "size"),
+    [(1, 4 << 20), (2, 4 << 20), (11, 4 << 20), (16, 2_236_416), (64, 131_072), (256, 131_072)],
+)
+def test_rings_of_many_shards_are_smaller(workers: int, size: int) -> None:
+    assert ring_size(0, workers) == size
+    assert size % 4096 == 0
+    assert ring_size(8192, workers) == 8192
+    if workers <= 64:
+        assert size * workers * (workers - 1) <= RINGS_BYTES_MAX
