@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | cores | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from perf import (
     catch_up,
+    cores,
     failover,
     idle,
     node_loss,
@@ -80,6 +81,9 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("queue-pages", help="pages of the list of very many queues")
     )
     wakeups.add_options(commands.add_parser("wakeups", help="what wakes idle processes"))
+    cores.add_options(
+        commands.add_parser("cores", help="nodes with many shards, and a model of as many cores")
+    )
     observers.add_options(
         commands.add_parser("observers", help="scrapes and open pages beside messages")
     )
@@ -227,6 +231,7 @@ SPECIAL: Final = {
     "observers": observers.main,
     "queue-pages": queue_pages.main,
     "resting": resting.main,
+    "cores": cores.main,
     "wakeups": wakeups.main,
     "roaming": roaming.main,
 }
