@@ -13,6 +13,7 @@ Layout, in little-endian signed 64-bit words; a row is 512 bytes and row 0 start
                  9 ready  10..17 connections per listener
                 18 last exit known (0 or 1)       19 memory held, bytes
                 20 alarms, as bits of ``ALARMS``  21 taking connections
+                22..29 connections received per listener, in all lives
             bytes 256..511: reason of the last failure, length byte then UTF-8
 """
 
@@ -37,7 +38,7 @@ LISTENERS_MAX = 8
 NOT_PINNED = -1
 
 _MAGIC = 0x31585546_54424C45
-_VERSION = 1
+_VERSION = 2
 
 _ROLE, _INDEX, _PID, _CORE, _STATE, _STARTED, _RESTARTS, _EXIT, _BEAT, _READY = range(10)
 _CONNECTIONS = 10
@@ -45,8 +46,9 @@ _EXIT_KNOWN = _CONNECTIONS + LISTENERS_MAX
 _MEMORY = _EXIT_KNOWN + 1
 _ALARMS = _MEMORY + 1
 _TAKING = _ALARMS + 1
+_RECEIVED = _TAKING + 1
 
-assert (_TAKING + 1) * 8 <= REASON_OFFSET
+assert (_RECEIVED + LISTENERS_MAX) * 8 <= REASON_OFFSET
 assert REASON_BYTES_MAX <= 255
 
 MEMORY, DISK = "memory", "disk"
@@ -190,6 +192,12 @@ class ProcessTable:
         assert 0 <= listener < LISTENERS_MAX
         self._words[self._base(slot) + _CONNECTIONS + listener] = count
 
+    def set_received(self, slot: int, listener: int, count: int) -> None:
+        """Publish how many connections of ``listener`` all processes in ``slot`` have received and
+        counted; ``set_connections`` comes before."""
+        assert 0 <= listener < LISTENERS_MAX
+        self._words[self._base(slot) + _RECEIVED + listener] = count
+
     def set_taking(self, slot: int, taking: bool) -> None:
         """Publish that this shard receives connections which ``set_connections`` does not include
         yet."""
@@ -223,6 +231,12 @@ class ProcessTable:
         words = self._words
         first = ROW_WORDS + _CONNECTIONS + listener
         return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
+
+    def received(self, slot: int) -> list[int]:
+        """Return, by listener, how many connections the processes in ``slot`` have received and
+        counted."""
+        base = self._base(slot) + _RECEIVED
+        return self._words[base : base + LISTENERS_MAX].tolist()
 
     def taking(self, slot: int) -> bool:
         """Return whether the shard in ``slot`` may hold connections that its row does not count."""

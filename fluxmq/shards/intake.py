@@ -45,13 +45,13 @@ class Intake:
         broker: ShardBroker,
         amqp: Callable[[Connection, str, float], None],
         settings: Settings,
-        counted: Callable[[int, int], None],
+        counted: Callable[[int, int, int], None],
         taking: Callable[[bool], None],
         now_us: Callable[[], int],
     ) -> None:
         """``amqp`` makes a connection speak AMQP; ``str``: its peer, ``float``: seconds until it
-        must be open. ``counted`` gets the number of connections of a listener, ``taking`` whether
-        connections are received that it has not got yet. ``now_us`` returns µs since the epoch."""
+        must be open. ``counted`` gets a listener, the number of its connections and of those ever
+        received, ``taking`` whether connections are received that it has not got yet. ``now_us`` returns µs since the epoch."""
         self._socket = adopt(handoff_fd)
         self._reactor = reactor
         self._broker = broker
@@ -129,7 +129,7 @@ class Intake:
     def tell(self) -> None:
         """Publish the connection count per listener, by which the acceptor enforces limits."""
         for listener, count in enumerate(self.open_now):
-            self._counted(listener, count)
+            self._counted(listener, count, self.opened[listener])
 
     def _adopt(self, fd: int, listener: int, peer: str, data: bytes) -> None:
         settings = self._listeners[listener] if listener < len(self._listeners) else None

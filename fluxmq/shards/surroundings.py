@@ -40,9 +40,9 @@ class Surroundings:
 
     `epoch` identifies this life of the shard. `is_alive` returns whether another shard runs and has
     shown it. `expect_others` adds subscriptions of persistent sessions of shards that may start
-    later. `schedule` schedules a tick. `count_connections` gets the number of connections per
-    listener, `take_connections` whether it has received some not yet in that number; `connected`
-    returns the number of connected clients. `endpoint`: where other nodes reach this shard, in a
+    later. `schedule` schedules a tick. `count_connections` gets, by listener, the number of
+    connections and how many it has received in all, `take_connections` whether it has received some
+    not yet in these numbers; `connected` returns the number of connected clients. `endpoint`: where other nodes reach this shard, in a
     cluster; not started yet.
     """
 
@@ -59,7 +59,7 @@ class Surroundings:
     is_alive: Callable[[int], bool]
     handoff_fd: int
     schedule: Callable[[], None]
-    count_connections: Callable[[int, int], None]
+    count_connections: Callable[[int, int, int], None]
     take_connections: Callable[[bool], None]
     connected: Callable[[], int]
     endpoint: ShardEndpoint | None = None

@@ -121,6 +121,13 @@ class Worker:
             row = self.table.row(rows[peer])
             return row.pid != 0 and row.heartbeat != 0
 
+        # In former lives of this shard; the acceptor counts what it has given to all of them.
+        before = self.table.received(launch.slot)
+
+        def count_connections(listener: int, held: int, received: int) -> None:
+            self.table.set_connections(launch.slot, listener, held)
+            self.table.set_received(launch.slot, listener, before[listener] + received)
+
         data_dir = settings.storage.data_dir
         return Surroundings(
             index=launch.index,
@@ -147,9 +154,7 @@ class Worker:
             is_alive=is_alive,
             handoff_fd=launch.handoff_fds[0],
             schedule=self.schedule,
-            count_connections=lambda listener, count: self.table.set_connections(
-                launch.slot, listener, count
-            ),
+            count_connections=count_connections,
             take_connections=lambda taking: self.table.set_taking(launch.slot, taking),
             connected=lambda: self.reports.census.result.connected,
             endpoint=self._endpoint() if self.settings.cluster.enabled else None,

@@ -47,8 +47,9 @@ class ShardHandoff:
         ]
         # Invariant: a batch is paused while its shard is blocked or has connections waiting.
         self.batches: list[ConnectionBatch] = [handoff.new_batch() for _ in fds]
-        # Connections handed over per shard and listener, and possibly not yet counted in the
-        # shard's row.
+        # Connections handed over per shard and listener: all, as the shard's row counts those that
+        # it has received, and those that are possibly not counted there yet.
+        self._given = [table.received(slot)[: len(LISTENERS)] for slot in self._slots]
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
         self._estimate = [0] * len(LISTENERS)
         self._connections_max = connections_max
@@ -148,11 +149,18 @@ class ShardHandoff:
         self._fresh = True
         queued = array.array("i", [0])
         for shard, sock in enumerate(self._sockets):
+            given, slot = self._given[shard], self._slots[shard]
             if not self._waiting[shard]:
                 fcntl.ioctl(sock, _QUEUED, queued)
                 # In this order: a shard that has emptied its socket is taking until its row is true.
-                if queued[0] == 0 and not self._table.taking(self._slots[shard]):
-                    self._uncounted[shard] = [0] * len(LISTENERS)
+                if queued[0] == 0 and not self._table.taking(slot):
+                    # Nothing is on its way; a shard that has died may have lost some.
+                    given[:] = self._table.received(slot)[: len(LISTENERS)]
+            # Before the numbers of connections: what is received in between counts twice for once.
+            received = self._table.received(slot)
+            self._uncounted[shard] = [
+                max(0, each - counted) for each, counted in zip(given, received, strict=False)
+            ]
         for listener in range(len(LISTENERS)):
             on_their_way = sum(counts[listener] for counts in self._uncounted)
             self._estimate[listener] = self._table.connections(listener) + on_their_way
@@ -198,8 +206,7 @@ class ShardHandoff:
         for shard, waiting in enumerate(self._waiting):
             while waiting and waiting[0][0] <= now - BACKLOG_SECONDS:
                 _, connection = waiting.popleft()
-                self._uncounted[shard][connection.listener] -= 1
-                self._held[shard] -= 1
+                self._count(shard, connection.listener, -1)
                 expired.append(connection)
         return expired
 
@@ -251,6 +258,7 @@ class ShardHandoff:
     def _count(self, shard: int, listener: int, count: int) -> None:
         self._estimate[listener] += count
         self._held[shard] += count
+        self._given[shard][listener] += count
         self._uncounted[shard][listener] += count
 
 

@@ -105,7 +105,7 @@ class Shard(composition.Shard):
         self.intake.start()
         self.peers.start()
 
-    def _count(self, listener: int, count: int) -> None:
+    def _count(self, listener: int, count: int, _received: int) -> None:
         if listener == TCP:
             self.published.append(count)
 

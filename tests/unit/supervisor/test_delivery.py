@@ -138,6 +138,37 @@ def test_connections_just_received_count_as_on_their_way(shards: Shards) -> None
     assert shards.delivery.has_room(0, 3)
 
 
+def test_a_shard_that_never_rests_has_each_connection_once(shards: Shards) -> None:
+    """A recount that comes while the shard receives, again and again, does not add up."""
+    shards.table.set_taking(1, True)
+    for number in range(50):
+        assert shards.delivery.put(0, connection(str(number)), 0.0)
+        shards.delivery.flush(0.0)
+        assert shards.received(0) == [str(number)]
+        shards.table.set_connections(1, 0, number + 1)
+        shards.delivery.recount()
+        assert shards.delivery.room(0, 1000) == 1000 - (number + 1) - 1, (
+            "the last one twice, for once"
+        )
+        shards.table.set_received(1, 0, number + 1)
+        shards.delivery.recount()
+        assert shards.delivery.room(0, 1000) == 1000 - (number + 1)
+
+
+def test_connections_that_a_shard_has_lost_are_forgotten(shards: Shards) -> None:
+    for name in ("a", "b"):
+        assert shards.delivery.put(0, connection(name), 0.0)
+    shards.delivery.flush(0.0)
+    assert shards.received(0) == ["a", "b"]  # and the shard dies
+    shards.delivery.recount()
+    assert shards.delivery.room(0, 10) == 10
+    assert shards.delivery.put(0, connection("c"), 0.0)
+    shards.delivery.flush(0.0)
+    shards.delivery.recount()
+    assert shards.delivery.room(0, 10) == 9, "one is in the socket"
+    assert shards.received(0) == ["c"]
+
+
 def test_amqp_goes_to_the_shard_with_the_fewest_connections_of_its_kind(shards: Shards) -> None:
     shards.table.set_ready(1)
     shards.table.set_ready(2)
