@@ -1,21 +1,22 @@
 """``python -m perf cores``: the cost of a message by a node's number of shards, and a model of more cores than this machine has.
 
 Nodes with more and more shards run on the cores that there are, one after the other, at a rate that they all keep up with;
-the processor time of all their processes is counted for each message. The publisher and the subscriber are on one shard, or
-on two; other shards have nothing to do. From the costs with the most shards follows how many messages a second so many cores
+the processor time of all their processes, less what they take without messages, is counted for each message. The publisher
+and the subscriber are on one shard, or on two; other shards have nothing to do. From the costs with the most shards follows how many messages a second so many cores
 carry (`capacity`). The assumptions are in docs/many-cores.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from perf import report
-from perf.brokers import start_fluxmq
+from perf import processes, report
+from perf.brokers import Broker, start_fluxmq
 from perf.cases import shard_of
 from perf.progress import say
 from perf.run import Run, Timing
@@ -23,17 +24,28 @@ from perf.workload import Workload
 
 SHARDS = (1, 2, 16, 64)
 MODELLED = (2, 4, 8, 16, 32, 64)
+SETTLE_S = 4.0
+"""From the first answer until all shards have started."""
 LONE = Workload(qos=1, mode="single", rate=500.0)
 STREAM = Workload(rate=50_000.0)
-COSTS_HEAD = ("shards", "lone, together", "lone, apart", "streamed, together", "streamed, apart")
+COSTS_HEAD = (
+    "shards",
+    "idle, ms/s",
+    "lone, together",
+    "lone, apart",
+    "streamed, together",
+    "streamed, apart",
+)
 CAPACITY_HEAD = ("cores", "lone messages/s", "streamed messages/s")
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds of processor time a message, by where its publisher and subscriber are."""
+    """Microseconds of processor time a message, by where its publisher and subscriber are. ``idle``: milliseconds a second
+    without messages."""
 
     shards: int
+    idle: float
     lone_together: float
     lone_apart: float
     stream_together: float
@@ -58,6 +70,15 @@ def with_shards(workload: Workload, shards: int, apart: bool) -> Workload:
     return workload.changed(publisher_ids=(client("p", 0),), subscriber_ids=(subscriber,))
 
 
+def resting(broker: Broker, seconds: float) -> float:
+    """Return the milliseconds of processor time that a broker takes in a second without messages."""
+    time.sleep(SETTLE_S)
+    pids = processes.tree((broker.process.pid,))
+    before, began = processes.cpu_seconds(pids), time.monotonic()
+    time.sleep(seconds)
+    return (processes.cpu_seconds(pids) - before) / (time.monotonic() - began) * 1e3
+
+
 def measured(
     counts: Sequence[int], rounds: int, timing: Timing, say: Callable[[str], None]
 ) -> list[Costs]:
@@ -67,16 +88,18 @@ def measured(
         for count in counts:
             broker = start_fluxmq(f"fluxmq-{count}", count)
             try:
+                idle = resting(broker, timing.duration_s)
+                seen.setdefault((count, "idle"), []).append(idle)
                 for kind, workload in (("lone", LONE), ("stream", STREAM)):
                     for place in ("together", "apart") if count > 1 else ("together",):
                         placed = with_shards(workload, count, place == "apart")
                         run = Run(broker.target(), placed, timing)
-                        cost = run.measure().broker_cpu_us
+                        cost = run.measure().broker_cpu_us - idle * 1e3 / workload.rate
                         seen.setdefault((count, f"{kind}_{place}"), []).append(cost)
                         say(f"round {turn + 1}: {count} shards, {kind}, {place}: {cost:.2f} µs")
             finally:
                 broker.stop()
-    names = ("lone_together", "lone_apart", "stream_together", "stream_apart")
+    names = ("idle", "lone_together", "lone_apart", "stream_together", "stream_apart")
     return [
         Costs(count, *(median(seen.get((count, name), [0.0])) for name in names))
         for count in counts
