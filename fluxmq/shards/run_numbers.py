@@ -44,13 +44,14 @@ class RunOrigin(NamedTuple):
     def receipt(self, shard: int) -> int:
         """Return the link as a session's receipts at a shard name it: one that the run was passed on to
         has receipts of its own, for which runs come in order, too."""
-        receiver = self.link & RECEIVER_BITS
-        return self.link if receiver == shard else (shard + 1) << VIA_SHIFT | self.link
+        return (
+            self.link if receiver_of(self.link) == shard else (shard + 1) << VIA_SHIFT | self.link
+        )
 
 
-def link_of(receipt: int) -> int:
-    """Return the link that a receipt is about."""
-    return receipt & ((1 << VIA_SHIFT) - 1)
+def receiver_of(link: int) -> int:
+    """Return the shard that receives over a link, or over that of a receipt."""
+    return link & RECEIVER_BITS
 
 
 class RunNumbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluxmq.shards.durable.row_router import RowHome
-from fluxmq.shards.run_numbers import RunNumbers, RunOrigin, link_of
+from fluxmq.shards.run_numbers import RunNumbers, RunOrigin, receiver_of
 from fluxmq.storage.state_store import HEARD
 
 Receipt = tuple[int, int, int]
@@ -25,8 +25,9 @@ class Receipts:
         self._shard = shard
         self.rows: dict[int, Receipt] = {}
         """As on disk, by `RunOrigin.receipt`."""
-        self._earlier: dict[int, list[Receipt]] = {}
-        """Those of runs that may come again, by link."""
+        self._earlier: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """Those of runs that may come again, by the sender's life and the receiver: the numbers that
+        this node gives to shards of others may change when it restarts."""
         self._losses = numbers.losses
 
     def restore(self, rows: dict[int, Receipt]) -> None:
@@ -37,17 +38,15 @@ class Receipts:
     def _look_back(self) -> None:
         self._losses = self._numbers.losses
         self._earlier = {}
-        for receipt, row in self.rows.items():
-            self._earlier.setdefault(link_of(receipt), []).append(row)
+        for receipt, (epoch, refused, last) in self.rows.items():
+            self._earlier.setdefault((epoch, receiver_of(receipt)), []).append((refused, last))
 
     def has(self, source: RunOrigin) -> bool:
         """Return whether a run has come before, and reached the disk then."""
         if self._losses != self._numbers.losses:
             self._look_back()
-        return any(
-            epoch == source.epoch and refused < source.number <= number
-            for epoch, refused, number in self._earlier.get(source.link, ())
-        )
+        earlier = self._earlier.get((source.epoch, receiver_of(source.link)), ())
+        return any(refused < source.number <= last for refused, last in earlier)
 
     def note(self, source: RunOrigin, refused: bool) -> None:
         """Write a run's receipt, with its messages."""

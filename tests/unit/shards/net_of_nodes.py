@@ -186,7 +186,9 @@ class Net:
         fresh = [link for link in links if not link.up]
         for link in fresh:
             link.up = True
-            link.epoch = self._lives[self.names.index(link.node)]
+            node = self.names.index(link.node)
+            # Of a shard and its life alone.
+            link.epoch = (self._lives[node] * SHARDS_MAX + node) * SHARDS_MAX + link.shard
             link.inbox.clear()
             if not link.added:
                 link.added = True
