@@ -47,7 +47,7 @@ def machine(peers: Sequence[str] = ("mosquitto", "nats")) -> dict[str, Any]:
 
 def number(value: float) -> str:
     """A figure with three significant digits or all of its whole ones."""
-    if value >= 1000:
+    if value >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
