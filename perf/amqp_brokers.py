@@ -1,4 +1,4 @@
-"""The brokers of ``python -m perf amqp``: FluxMQ over AMQP, RabbitMQ with each of its queue types, JetStream.
+"""The brokers of ``python -m perf amqp``: FluxMQ over AMQP, RabbitMQ with each of its queue types, LavinMQ, JetStream.
 
 FluxMQ runs with one shard and syncs before it confirms; its queues are declared by the generator as durable quorum
 queues. RabbitMQ's three names are one node, which is up as long as one of them is used: what is compared is how a
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from perf import artemis, brokers, durable, rabbitmq
+from perf import artemis, brokers, durable, lavinmq, rabbitmq
 from perf.brokers import HOST, Broker
+from perf.lavinmq import LAVINMQ
 
 FLUXMQ, FLUXMQ_PURE, FLUXMQ_BESIDE = "fluxmq-amqp", "fluxmq-amqp-pure", "fluxmq-amqp-beside-slow"
 FLUXMQ_EARLY = "fluxmq-amqp-early"
@@ -29,6 +30,7 @@ QUEUE_TYPES: Mapping[str, str] = {
     QUORUM: "quorum",
     STREAM: "stream",
     FLUXMQ_EARLY: "classic",
+    LAVINMQ: "classic",
 }
 RABBIT_10_PLUGINS = ("rabbitmq_amqp1_0",)
 CONNECTIONS_MAX = 25_000
@@ -117,6 +119,7 @@ STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     FLUXMQ_10_PURE: lambda cores: start_fluxmq(FLUXMQ_10_PURE, cores, pure=True),
     RABBIT_10: lambda cores: rabbitmq.start(RABBIT_10, cores, plugins=RABBIT_10_PLUGINS).broker,
     artemis.ARTEMIS: artemis.start,
+    LAVINMQ: lavinmq.start,
     CLASSIC: lambda cores: start_rabbitmq(CLASSIC, cores),
     QUORUM: lambda cores: start_rabbitmq(QUORUM, cores),
     STREAM: lambda cores: start_rabbitmq(STREAM, cores),

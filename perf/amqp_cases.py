@@ -21,7 +21,8 @@ from perf.amqp_brokers import (
     STREAM,
 )
 from perf.cases import Case, Goal
-from perf.durable import JETSTREAM
+from perf.durable import JETSTREAM, JETSTREAM_SYNC
+from perf.lavinmq import LAVINMQ
 from perf.workload import CHURNS, Workload
 
 ONE = Workload(
@@ -34,11 +35,13 @@ MANY = ONE.changed(
 STEADY = ONE.changed(rate=5000.0)
 CHURN = ONE.changed(kind="churn", shape="all", subscribers=0, publishers=8)
 RABBITS = (CLASSIC, QUORUM, STREAM)
+CPU_OF_LAVINMQ = Goal(cases.CPU, LAVINMQ, 1, 0.7)
+"""LavinMQ is compiled to native code and syncs before it confirms: the measure of what a message may cost."""
 
 
 def adapted(workload: Workload, broker: str) -> Workload:
     """A workload as this broker takes it: its protocol, its queue type."""
-    if broker == JETSTREAM:
+    if broker in (JETSTREAM, JETSTREAM_SYNC):
         return workload.changed(protocol="jetstream")
     return workload.changed(queue_type=QUEUE_TYPES.get(broker, "quorum"))
 
@@ -58,16 +61,31 @@ ASKED = (
         "amqp_w500",
         "1 to 1, 500 unconfirmed",
         ONE,
-        throughput([(CLASSIC, 8, 15), (QUORUM, 6, 12), (STREAM, 4, 8), (JETSTREAM, 2, 4)]),
+        throughput(
+            [
+                *((CLASSIC, 8, 15), (QUORUM, 6, 12), (STREAM, 4, 8)),
+                *((LAVINMQ, 3, 4), (JETSTREAM, 2, 4)),
+            ]
+        ),
         subject=FLUXMQ,
+        also=(JETSTREAM_SYNC,),
         adapt=adapted,
-        note="JetStream does not sync before it acknowledges.",
+        note="JetStream does not sync before it acknowledges, jetstream-sync does.",
+    ),
+    Case(
+        "amqp_w1",
+        "1 to 1, 1 unconfirmed",
+        ONE.changed(window=1),
+        (*throughput([(LAVINMQ, 1.4, 1.8)]), CPU_OF_LAVINMQ),
+        subject=FLUXMQ,
+        also=(*RABBITS, JETSTREAM_SYNC),
+        adapt=adapted,
     ),
     Case(
         "amqp_50x4",
         "50 publishers, 4 unconfirmed each, one send per message, one queue",
         MANY,
-        throughput([(QUORUM, 2, 4)]),
+        (*throughput([(QUORUM, 2, 4), (LAVINMQ, 1.6, 2.5)]), CPU_OF_LAVINMQ),
         subject=FLUXMQ,
         also=(CLASSIC, STREAM),
         adapt=adapted,
@@ -85,10 +103,27 @@ ASKED = (
         "amqp_5k",
         "5,000 messages/s (open loop)",
         STEADY,
-        (Goal(cases.ACKNOWLEDGEMENT_P50, QUORUM, 0.6, 0.35),),
+        (
+            Goal(cases.ACKNOWLEDGEMENT_P50, QUORUM, 0.6, 0.35),
+            Goal(cases.DELIVERY_P50, LAVINMQ, 2, 1.2),
+            CPU_OF_LAVINMQ,
+        ),
         subject=FLUXMQ,
-        also=(CLASSIC, STREAM, JETSTREAM),
+        also=(CLASSIC, STREAM, JETSTREAM, JETSTREAM_SYNC),
         adapt=adapted,
+        note="LavinMQ delivers before it syncs.",
+    ),
+    *(
+        Case(
+            f"amqp_{rate}",
+            f"{rate} messages/s (open loop)",
+            ONE.changed(rate=float(rate)),
+            (CPU_OF_LAVINMQ,),
+            subject=FLUXMQ,
+            also=(CLASSIC,),
+            adapt=adapted,
+        )
+        for rate in cases.LOW_RATES
     ),
     Case(
         "amqp_5k_early",
@@ -96,12 +131,13 @@ ASKED = (
         STEADY,
         (
             Goal(cases.DELIVERY_P50, CLASSIC, 1, 0.6),
+            Goal(cases.DELIVERY_P50, LAVINMQ, 1, 0.7),
             Goal(cases.DELIVERY_P50, FLUXMQ, 0.8, 0.5),
             Goal(cases.ACKNOWLEDGEMENT_P50, FLUXMQ, 1.1, 1),
         ),
         subject=FLUXMQ_EARLY,
         adapt=adapted,
-        note="RabbitMQ's classic queues deliver before they sync as well.",
+        note="RabbitMQ's classic queues and LavinMQ deliver before they sync as well.",
     ),
     Case(
         "amqp_w500_pure",
@@ -124,7 +160,6 @@ ASKED = (
 """Cases with goals."""
 
 RECORDED = (
-    recorded("amqp_w1", "1 to 1, 1 unconfirmed", ONE.changed(window=1)),
     recorded("amqp_w200", "1 to 1, 200 unconfirmed", ONE.changed(window=200)),
     recorded("amqp_10", "10 publishers, 10 queues, 100 unconfirmed each", TEN),
     recorded(

@@ -1,6 +1,6 @@
 """Starting and stopping the brokers of a comparison, each on a free loopback port with nothing kept.
 
-FluxMQ runs from this checkout as an operator would start it; mosquitto and nats-server are Debian's binaries.
+FluxMQ runs from this checkout as an operator would start it; mosquitto and nats-server are the first on PATH.
 The settings are those under which a peer is not held back: mosquitto may have 1000 messages in flight, sends
 without Nagle's delay and persists nothing; nats-server runs with its defaults. Every broker is its own process
 group, dies with this process, and is killed when it does not stop by itself.
@@ -11,16 +11,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -189,7 +193,7 @@ def start_fluxmq(name: str, workers: int, pure: bool = False, cores: str | None 
 
 
 def start_mosquitto(cores: str | None = None) -> Broker:
-    """Debian's mosquitto. Raises ``BrokerError`` where it is not installed."""
+    """The mosquitto on PATH. Raises ``BrokerError`` where it is not installed."""
     binary = executable("mosquitto")
     if binary is None:
         raise BrokerError("mosquitto is not installed")
@@ -203,7 +207,7 @@ def start_mosquitto(cores: str | None = None) -> Broker:
 
 
 def start_nats(cores: str | None = None) -> Broker:
-    """Debian's nats-server, core only. Raises ``BrokerError`` where it is not installed."""
+    """The nats-server on PATH, core only. Raises ``BrokerError`` where it is not installed."""
     binary = executable("nats-server")
     if binary is None:
         raise BrokerError("nats-server is not installed")
@@ -290,16 +294,35 @@ def await_answer(broker: Broker, probe: Callable[[int], None], timeout_s: float)
         return
 
 
+@cache
 def version(name: str) -> str:
     """The version a peer reports, for the record; empty where it is not installed."""
     binary = executable({"nats": "nats-server"}.get(name, name))
     if name == "rabbitmq":
         found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
         return found[-1].name.replace("_", "-") if found else ""
-    if name not in ("mosquitto", "nats") or binary is None:
+    if name not in ("mosquitto", "nats", "lavinmq") or binary is None:
         return ""
     argument = "-h" if name == "mosquitto" else "--version"
     result = subprocess.run(
         [binary, argument], capture_output=True, text=True, timeout=10, check=False
     )
-    return (result.stdout or result.stderr).splitlines()[0].strip()
+    said = (result.stdout or result.stderr).splitlines()[0].strip()
+    return said if name in said.lower() else f"{name} {said}"
+
+
+def optimised() -> bool:
+    """Return whether this interpreter was built with profile-guided optimisation. Distributions' are, the one under
+    ``/usr``; Debian's does not record the option."""
+    options = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    return "--enable-optimizations" in options or sys.base_prefix == "/usr"
+
+
+def labelled(name: str) -> str:
+    """A broker's name as cases use it with its version; FluxMQ's with that of the interpreter and how it was built."""
+    kind = name.partition("-")[0]
+    if kind == "fluxmq":
+        built = "PGO" if optimised() else "no PGO"
+        return f"{name} (Python {platform.python_version()}, {built})"
+    said = re.search(r"\d+(\.\d+)+", version({"jetstream": "nats"}.get(kind, kind)))
+    return f"{name} {said.group()}" if said else name

@@ -114,6 +114,10 @@ def on_two_shards(workload: Workload, placement: Placement) -> Workload:
     )
 
 
+LOW_RATES = (100, 1000)
+"""Messages per second at which what costs anything is to wake up; 5,000 are the rate of the other open loops."""
+
+
 def _throughput(against: str, least: float, aim: float) -> Goal:
     return Goal(THROUGHPUT, against, least, aim)
 
@@ -124,6 +128,7 @@ Q0_STREAM = Workload()
 # the comparison get it.
 Q0_STREAM_DEEP = Workload(outstanding=8000)
 Q1_STREAM = Workload(qos=1, window=100, outstanding=1000)
+LONE = Workload(mode="single", window=100, outstanding=1000)
 
 CASES: Mapping[str, Case] = {
     case.name: case
@@ -132,25 +137,41 @@ CASES: Mapping[str, Case] = {
             "q0_1to1",
             "QoS 0, 1 to 1, streamed",
             Q0_STREAM,
-            (_throughput(MOSQUITTO, 8, 15), _throughput(NATS, 0.8, 1.5)),
+            (_throughput(MOSQUITTO, 15, 20), _throughput(NATS, 2.5, 4)),
         ),
         Case(
             "q0_1to100",
             "QoS 0, 1 to 100, streamed",
             Workload(subscribers=100, outstanding=16_000),
-            (_throughput(MOSQUITTO, 10, 20), _throughput(NATS, 1, 1.5)),
+            (_throughput(MOSQUITTO, 10, 20), _throughput(NATS, 6, 8)),
         ),
         Case(
             "q1_w100",
             "QoS 1, 1 to 1, 100 in flight",
             Q1_STREAM,
-            (_throughput(MOSQUITTO, 8, 15),),
+            (_throughput(MOSQUITTO, 8, 12),),
+        ),
+        Case(
+            "q2_w100",
+            "QoS 2, 1 to 1, 100 in flight",
+            Q1_STREAM.changed(qos=2),
+            (_throughput(MOSQUITTO, 5, 10),),
+        ),
+        *(
+            Case(
+                f"q{qos}_{rate}",
+                f"QoS {qos}, {rate:,} messages/s (open loop), one send per message",
+                LONE.changed(qos=qos, rate=float(rate)),
+                (Goal(CPU, MOSQUITTO, 1.5 if (qos, rate) == (1, 5000) else 1, 1),),
+            )
+            for qos in (0, 1)
+            for rate in (*LOW_RATES, 5000)
         ),
         Case(
             "q0_100conns",
             "QoS 0, 100 publishers, one send per message",
             Workload(publishers=100, mode="single", outstanding=400),
-            (_throughput(MOSQUITTO, 1.5, 2),),
+            (_throughput(MOSQUITTO, 2, 3),),
             # A send per message costs one process as much as it costs a broker to take it.
             processes=2,
         ),
@@ -160,7 +181,7 @@ CASES: Mapping[str, Case] = {
             Workload(
                 qos=1, publishers=100, mode="single", window=1, outstanding=400, subscriber_qos=0
             ),
-            (_throughput(MOSQUITTO, 1.5, 2),),
+            (_throughput(MOSQUITTO, 2, 3),),
             note="The subscriber asks for QoS 0: mosquitto 2.0 takes one packet per socket and turn,"
             " so a lone QoS 1 subscriber's acknowledgements starve and it drops deliveries.",
             processes=2,

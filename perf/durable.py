@@ -3,7 +3,8 @@
 FluxMQ runs with one shard and its shipped defaults except for what a load generator needs: a receive maximum
 as wide as the window, and the queues. RabbitMQ runs a node of its own (own port mapper, own cookie, own data
 directory, see ``perf.rabbitmq``) with its MQTT plugin; its queues are quorum queues of one member. nats-server runs JetStream with
-files and its default sync interval, which means that it does not sync before it acknowledges.
+files and its default sync interval, which means that it does not sync before it acknowledges, or, as ``jetstream-sync``,
+so that it does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ FLUXMQ, FLUXMQ_SLOW, FLUXMQ_GROUPS = "fluxmq-queue", "fluxmq-queue-5ms", "fluxmq
 FLUXMQ_ONE_GROUP = "fluxmq-64-queues"
 RABBIT_AMQP, RABBIT_MQTT = "rabbitmq-amqp", "rabbitmq-mqtt"
 JETSTREAM, JETSTREAM_WORK = "jetstream", "jetstream-workqueue"
+JETSTREAM_SYNC = "jetstream-sync"
+"""With ``sync_interval: always``: the promise of the others. nats-server has it from 2.10 on."""
 
 GROUPS = 64
 SLOW_SYNC_S = 0.005
@@ -84,15 +87,19 @@ def start_fluxmq(
     return brokers.launch(name, command, brokers.answers_mqtt, environment(**changes), cores)
 
 
-def start_jetstream(name: str, cores: str | None) -> Broker:
-    """Debian's nats-server with JetStream. Raises ``BrokerError`` where it is not installed."""
+def start_jetstream(name: str, cores: str | None, sync: bool = False) -> Broker:
+    """The nats-server on PATH with JetStream. Raises ``BrokerError`` where it is not installed."""
     binary = brokers.executable("nats-server")
     if binary is None:
         raise BrokerError("nats-server is not installed")
 
     def command(folder: Path, port: int) -> list[str]:
-        arguments = ["-a", HOST, "-p", str(port), "-js", "-sd", str(folder / "data")]
-        return [binary, *arguments]
+        stored: dict[str, str] = {"store_dir": str(folder / "data")}
+        if sync:
+            stored["sync_interval"] = "always"
+        path = folder / "nats.conf"
+        path.write_text(json.dumps({"jetstream": stored}))
+        return [binary, "-a", HOST, "-p", str(port), "-c", str(path)]
 
     return brokers.launch(name, command, brokers.answers_nats, dict(os.environ), cores)
 
@@ -106,5 +113,6 @@ STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
     RABBIT_MQTT: lambda cores: rabbitmq.start(RABBIT_MQTT, cores, mqtt=True).broker,
     JETSTREAM: lambda cores: start_jetstream(JETSTREAM, cores),
     JETSTREAM_WORK: lambda cores: start_jetstream(JETSTREAM_WORK, cores),
+    JETSTREAM_SYNC: lambda cores: start_jetstream(JETSTREAM_SYNC, cores, sync=True),
 }
 """By the names that cases use."""

@@ -7,12 +7,13 @@ Kernel memory of sockets belongs to no process and is read for the whole machine
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-TICKS_PER_SECOND: int = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: int = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -52,12 +53,14 @@ def tree(roots: Iterable[int]) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time used so far by these processes, in seconds, to a clock tick each."""
-    ticks = 0
+    """User and system time used so far by these processes and their threads, in seconds: the scheduler's own count, which is
+    exact where ``/proc`` has clock ticks. A process that is gone counts nothing."""
+    used = 0.0
     for pid in pids:
-        if fields := stat_fields(pid):
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / TICKS_PER_SECOND
+        # The kernel's number of the clock of a process: CPUCLOCK_SCHED, see clock_getcpuclockid(3).
+        with suppress(OSError):
+            used += time.clock_gettime((~pid << 3) | 2)
+    return used
 
 
 def cpu_by_name(pids: Sequence[int]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import amqp_brokers, backlog, cases, cluster_cases, disk, plots, report
+from perf import amqp_brokers, backlog, brokers, cases, cluster_cases, disk, plots, report
 from perf.amqp10_cases import AMQP10_CASES
 from perf.amqp10_idle import IdleLinksMeasurement
 from perf.amqp_cases import AMQP_CASES
@@ -23,7 +23,15 @@ from perf.backlog import BacklogMeasurement
 from perf.cases import Case
 from perf.compare import CaseResult, Plan, Result, ratios, run_case
 from perf.disk import Disk
-from perf.durable import FLUXMQ, JETSTREAM, JETSTREAM_WORK, RABBIT_AMQP, RABBIT_MQTT
+from perf.durable import (
+    FLUXMQ,
+    JETSTREAM,
+    JETSTREAM_SYNC,
+    JETSTREAM_WORK,
+    RABBIT_AMQP,
+    RABBIT_MQTT,
+)
+from perf.lavinmq import LAVINMQ
 from perf.progress import Announce, display, say
 from perf.queue_cases import QUEUE_CASES
 from perf.run import Measurement, RunError, Timing
@@ -47,14 +55,17 @@ class Suite:
 QUEUE = Suite(
     "queue",
     "Durable queues",
-    (RABBIT_AMQP, RABBIT_MQTT, JETSTREAM, JETSTREAM_WORK),
+    (RABBIT_AMQP, RABBIT_MQTT, JETSTREAM, JETSTREAM_SYNC, JETSTREAM_WORK),
     QUEUE_CASES,
     "FluxMQ: one shard, fsync before PUBACK.",
 )
 AMQP = Suite(
     "amqp",
     "Durable queues over AMQP 0.9.1",
-    (amqp_brokers.CLASSIC, amqp_brokers.QUORUM, amqp_brokers.STREAM, JETSTREAM),
+    (
+        *(amqp_brokers.CLASSIC, amqp_brokers.QUORUM, amqp_brokers.STREAM),
+        *(LAVINMQ, JETSTREAM, JETSTREAM_SYNC),
+    ),
     AMQP_CASES,
     "FluxMQ: one shard, quorum queues, fsync before basic.ack.",
 )
@@ -154,7 +165,7 @@ def rows(result: CaseResult) -> list[list[str]]:
         found.append(
             [
                 result.case.title,
-                name,
+                brokers.labelled(name),
                 report.number(median(rates)),
                 spread(rates),
                 report.number(median(run.broker_cpu_us for run in runs)),
@@ -249,13 +260,8 @@ def page(
     suite: Suite = QUEUE,
 ) -> str:
     """The whole comparison as Markdown."""
-    kind = "compiled" if about["generator_compiled"] else "uncompiled"
-    peers = ", ".join(version for version in about["peers"].values() if version)
     heading = (
-        f"{about['time']}; {about['processor']}, {about['cores']} cores, kernel {about['kernel']},"
-        f" Python {about['python']}, generator {kind}; peers: {peers}; {plan.rounds} rounds of"
-        f" {plan.timing.duration_s:g} s after {plan.timing.warmup_s:g} s of warm-up,"
-        f" {'pinned' if plan.pin else 'not pinned'}. Medians of ratios paired by round.\n\n"
+        f"{report.heading(plan, about)}\n\n"
         f"Disk: {measured.sentence()}.\n\n{suite.sentence} A message counts when it is"
         " both confirmed to its publisher and acknowledged by its consumer."
     )
@@ -299,7 +305,7 @@ def write(
     suite: Suite = QUEUE,
 ) -> list[Path]:
     """JSON, Markdown and picture; the paths written."""
-    about = {"time": report.now(), **report.machine(("nats", "rabbitmq"))}
+    about = {"time": report.now(), **report.machine(("nats", "rabbitmq", "lavinmq"))}
     record = {
         "about": about,
         "disk": measured.plain(),

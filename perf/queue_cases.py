@@ -18,6 +18,7 @@ from perf.durable import (
     FLUXMQ_SLOW,
     GROUPS,
     JETSTREAM,
+    JETSTREAM_SYNC,
     JETSTREAM_WORK,
     RABBIT_AMQP,
     RABBIT_MQTT,
@@ -45,6 +46,7 @@ WINDOWS: Mapping[str, tuple[int, int]] = {
     RABBIT_AMQP: (500, 4000),
     RABBIT_MQTT: (500, 4000),
     JETSTREAM: (1000, 4000),
+    JETSTREAM_SYNC: (1000, 4000),
     JETSTREAM_WORK: (1000, 4000),
 }
 """Unconfirmed, and deliveries under way, of a streaming pair."""
@@ -55,7 +57,7 @@ def adapted(workload: Workload, broker: str) -> Workload:
     if broker in (RABBIT_AMQP, RABBIT_MQTT):
         publishing = "amqp" if broker == RABBIT_AMQP else "mqtt"
         workload = workload.changed(protocol=publishing, subscriber_protocol="amqp", version=4)
-    elif broker in (JETSTREAM, JETSTREAM_WORK):
+    elif broker in (JETSTREAM, JETSTREAM_SYNC, JETSTREAM_WORK):
         retention = "workqueue" if broker == JETSTREAM_WORK else "limits"
         workload = workload.changed(protocol="jetstream", retention=retention, version=4)
     if broker in WINDOWS and not workload.rate:
@@ -81,7 +83,7 @@ QUEUE_CASES: Mapping[str, Case] = {
                 Goal(cases.THROUGHPUT, JETSTREAM, 2, 4),
             ),
             subject=FLUXMQ,
-            also=(JETSTREAM_WORK,),
+            also=(JETSTREAM_SYNC, JETSTREAM_WORK),
             adapt=adapted,
             note="JetStream does not sync before it acknowledges, and its stream (limits retention) removes"
             " nothing; with work-queue retention, which does what a queue does, it is slower.",
@@ -95,7 +97,7 @@ QUEUE_CASES: Mapping[str, Case] = {
                 Goal(cases.ACKNOWLEDGEMENT_P50, RABBIT_MQTT, 0.6, 0.35),
             ),
             subject=FLUXMQ,
-            also=(JETSTREAM,),
+            also=(JETSTREAM, JETSTREAM_SYNC),
             adapt=adapted,
         ),
         Case(

@@ -28,7 +28,7 @@ SIGNS = {"aim": "aim reached", "pass": "pass", "fail": "FAIL", "": ""}
 
 
 def machine(peers: Sequence[str] = ("mosquitto", "nats")) -> dict[str, Any]:
-    """Describe the machine that the figures were measured on, and the peers' versions."""
+    """Describe the machine and the interpreter that the figures were measured with, and the peers' versions."""
     model = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -39,6 +39,7 @@ def machine(peers: Sequence[str] = ("mosquitto", "nats")) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "python_optimised": brokers.optimised(),
         "generator_compiled": codec.COMPILED,
         "peers": {name: brokers.version(name) for name in peers},
     }
@@ -46,7 +47,7 @@ def machine(peers: Sequence[str] = ("mosquitto", "nats")) -> dict[str, Any]:
 
 def number(value: float) -> str:
     """A figure with three significant digits or all of its whole ones."""
-    if value >= 1000:
+    if value >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
@@ -122,7 +123,7 @@ def absolute_rows(result: CaseResult) -> list[list[str]]:
         rows.append(
             [
                 result.case.title,
-                name,
+                brokers.labelled(name),
                 number(median(run.messages_per_s for run in runs)),
                 number(median(run.broker_cpu_us for run in runs)),
                 pair("delivery_us", "p50", "p99"),
@@ -141,6 +142,20 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def heading(plan: Plan, about: dict[str, Any]) -> str:
+    """Say where, with which programs and how a comparison was measured."""
+    kind = "compiled" if about["generator_compiled"] else "uncompiled"
+    built = "with" if about["python_optimised"] else "without"
+    peers = ", ".join(version for version in about["peers"].values() if version)
+    return (
+        f"{about['time']}; {about['processor']}, {about['cores']} cores, kernel {about['kernel']},"
+        f" Python {about['python']} built {built} profile-guided optimisation, generator {kind};"
+        f" peers: {peers or 'none'}; {plan.rounds} rounds of"
+        f" {plan.timing.duration_s:g} s after {plan.timing.warmup_s:g} s of warm-up,"
+        f" {'pinned' if plan.pin else 'not pinned'}. Medians of ratios paired by round."
+    )
+
+
 def markdown(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any]) -> str:
     """The whole comparison as one page."""
     asked = goal_rows(results)
@@ -155,16 +170,9 @@ def markdown(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any]) -
         for r in results
         for name, reason in r.missing.items()
     ]
-    kind = "compiled" if about["generator_compiled"] else "uncompiled"
-    heading = (
-        f"{about['time']}; {about['processor']}, {about['cores']} cores, kernel {about['kernel']},"
-        f" Python {about['python']}, generator {kind}; {plan.rounds} rounds of"
-        f" {plan.timing.duration_s:g} s after {plan.timing.warmup_s:g} s of warm-up,"
-        f" {'pinned' if plan.pin else 'not pinned'}. Medians of ratios paired by round."
-    )
     parts = [
         "# Comparison",
-        heading,
+        heading(plan, about),
         "## What was asked",
         markdown_table(RATIO_HEAD, asked),
         "## Other ratios",

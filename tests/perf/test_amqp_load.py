@@ -13,9 +13,10 @@ from perf import amqp, amqp_brokers, amqp_churn, amqp_idle, cases, drain, queue
 from perf.__main__ import parser
 from perf.amqp_cases import AMQP_CASES, CHURN, ONE
 from perf.amqp_idle import AmqpIdleMeasurement
-from perf.brokers import Broker
+from perf.brokers import Broker, BrokerError
 from perf.codec import AmqpReceiver, Histogram
 from perf.compare import CaseResult, figure, ratios
+from perf.lavinmq import LAVINMQ
 from perf.run import Run, Timing
 from perf.workload import CHURNS, Workload, WorkloadError
 
@@ -104,6 +105,7 @@ def test_the_suite_is_of_one_piece() -> None:
     asked = {(name, g.against, g.least) for name, c in AMQP_CASES.items() for g in c.goals}
     assert ("amqp_w500", amqp_brokers.STREAM, 4) in asked
     assert ("amqp_5k", amqp_brokers.QUORUM, 0.6) in asked
+    assert ("amqp_w1", LAVINMQ, 1.4) in asked
 
 
 def test_workloads_that_make_no_sense() -> None:
@@ -146,6 +148,23 @@ def broker() -> Iterator[Broker]:
     started = amqp_brokers.start_fluxmq("fluxmq-amqp", None)
     yield started
     started.stop()
+
+
+def test_an_installed_lavinmq_loses_nothing() -> None:
+    try:
+        started = amqp_brokers.STARTERS[LAVINMQ](None)
+    except BrokerError as error:
+        pytest.skip(str(error))
+    try:
+        for name in ("amqp_w500", "amqp_w1", "amqp_50x4"):
+            work = AMQP_CASES[name].workload_for(LAVINMQ)
+            assert work.queue_type == "classic"
+            found = Run(started.target(), work, SHORT).measure()
+            assert found.counts["received"] == found.counts["acknowledged"] > 0
+            assert found.lost == found.counts["reordered"] == found.counts["refused"] == 0
+    finally:
+        started.stop()
+    assert started.process.returncode is not None
 
 
 @pytest.mark.slow

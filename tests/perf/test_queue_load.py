@@ -429,7 +429,7 @@ def test_the_command_line_knows_the_cases() -> None:
 # --- against brokers -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[durable.FLUXMQ, durable.JETSTREAM])
+@pytest.fixture(params=[durable.FLUXMQ, durable.JETSTREAM, durable.JETSTREAM_SYNC])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     try:
         started = brokers.start(request.param)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf import cases, compare, handshake, plots, processes, report
+from perf import brokers, cases, compare, handshake, lavinmq, plots, processes, report
 from perf.__main__ import main, parser
 from perf.__main__ import workload as chosen_workload
 from perf.board import PUBLISHED, READY, SENT, STATE, WAITING, Board
@@ -277,6 +278,29 @@ def test_costs_are_summed_over_the_tree() -> None:
         assert held.rss >= held.pss
     assert processes.tree([parent.pid]) == []
     assert processes.cpu_seconds([parent.pid]) == 0
+
+
+def test_versions_stand_beside_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "lavinmq"
+    binary.write_text("#!/bin/sh\necho 2.9.1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    brokers.version.cache_clear()
+    try:
+        assert brokers.version("lavinmq") == "lavinmq 2.9.1"
+        assert brokers.labelled("lavinmq") == "lavinmq 2.9.1"
+    finally:
+        brokers.version.cache_clear()
+    assert brokers.labelled("artemis-amqp10") == "artemis-amqp10"
+    built = "PGO" if brokers.optimised() else "no PGO"
+    expected = f"fluxmq-amqp (Python {platform.python_version()}, {built})"
+    assert brokers.labelled("fluxmq-amqp") == expected
+
+
+def test_a_peer_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(brokers.BrokerError, match="lavinmq is not on PATH"):
+        lavinmq.start(None)
 
 
 def test_processor_time_grows_with_work() -> None:
