@@ -79,8 +79,8 @@ class ProcessRow:
 
     ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is
     CLOCK_MONOTONIC in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative
-    for a signal, None while the child has never ended; ``connections`` is indexed by listener;
-    ``reason`` explains the last failure, if the child has explained it.
+    for a signal, None while the child has never ended; ``connections`` is indexed by listener, and so
+    is ``received``, those that all processes in the slot have received and counted; ``reason`` explains the last failure, if the child has explained it.
     """
 
     slot: int
@@ -96,6 +96,7 @@ class ProcessRow:
     ready: bool
     connections: tuple[int, ...]
     reason: str
+    received: tuple[int, ...] = (0,) * LISTENERS_MAX
 
 
 class ProcessTable:
@@ -187,16 +188,15 @@ class ProcessTable:
         """Publish that the child serves (or, while draining, no longer)."""
         self._words[self._base(slot) + _READY] = int(ready)
 
-    def set_connections(self, slot: int, listener: int, count: int) -> None:
-        """Publish the number of connections of ``listener`` that this shard holds now."""
+    def set_connections(
+        self, slot: int, listener: int, count: int, received: int | None = None
+    ) -> None:
+        """Publish the number of connections of ``listener`` that this shard holds now, and then how
+        many all processes in ``slot`` have received and counted."""
         assert 0 <= listener < LISTENERS_MAX
         self._words[self._base(slot) + _CONNECTIONS + listener] = count
-
-    def set_received(self, slot: int, listener: int, count: int) -> None:
-        """Publish how many connections of ``listener`` all processes in ``slot`` have received and
-        counted; ``set_connections`` comes before."""
-        assert 0 <= listener < LISTENERS_MAX
-        self._words[self._base(slot) + _RECEIVED + listener] = count
+        if received is not None:
+            self._words[self._base(slot) + _RECEIVED + listener] = received
 
     def set_taking(self, slot: int, taking: bool) -> None:
         """Publish that this shard receives connections which ``set_connections`` does not include
@@ -232,12 +232,6 @@ class ProcessTable:
         first = ROW_WORDS + _CONNECTIONS + listener
         return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
 
-    def received(self, slot: int) -> list[int]:
-        """Return, by listener, how many connections the processes in ``slot`` have received and
-        counted."""
-        base = self._base(slot) + _RECEIVED
-        return self._words[base : base + LISTENERS_MAX].tolist()
-
     def taking(self, slot: int) -> bool:
         """Return whether the shard in ``slot`` may hold connections that its row does not count."""
         return self._words[self._base(slot) + _TAKING] != 0
@@ -259,7 +253,7 @@ class ProcessTable:
     def row(self, slot: int) -> ProcessRow:
         """Read one row."""
         base = self._base(slot)
-        words = self._words[base : base + _EXIT_KNOWN + 1].tolist()
+        words = self._words[base : base + _RECEIVED + LISTENERS_MAX].tolist()
         return ProcessRow(
             slot=slot,
             role=ROLES[words[_ROLE] % len(ROLES)],
@@ -275,6 +269,7 @@ class ProcessTable:
             heartbeat=words[_BEAT],
             ready=words[_READY] != 0,
             connections=tuple(words[_CONNECTIONS : _CONNECTIONS + LISTENERS_MAX]),
+            received=tuple(words[_RECEIVED : _RECEIVED + LISTENERS_MAX]),
             reason=self._reason(slot),
         )
 

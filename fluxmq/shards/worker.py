@@ -122,11 +122,10 @@ class Worker:
             return row.pid != 0 and row.heartbeat != 0
 
         # In former lives of this shard; the acceptor counts what it has given to all of them.
-        before = self.table.received(launch.slot)
+        before = self.table.row(launch.slot).received
 
         def count_connections(listener: int, held: int, received: int) -> None:
-            self.table.set_connections(launch.slot, listener, held)
-            self.table.set_received(launch.slot, listener, before[listener] + received)
+            self.table.set_connections(launch.slot, listener, held, before[listener] + received)
 
         data_dir = settings.storage.data_dir
         return Surroundings(

@@ -49,7 +49,7 @@ class ShardHandoff:
         self.batches: list[ConnectionBatch] = [handoff.new_batch() for _ in fds]
         # Connections handed over per shard and listener: all, as the shard's row counts those that
         # it has received, and those that are possibly not counted there yet.
-        self._given = [table.received(slot)[: len(LISTENERS)] for slot in self._slots]
+        self._given = [self._received(slot) for slot in self._slots]
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
         self._estimate = [0] * len(LISTENERS)
         self._connections_max = connections_max
@@ -155,11 +155,11 @@ class ShardHandoff:
                 # In this order: a shard that has emptied its socket is taking until its row is true.
                 if queued[0] == 0 and not self._table.taking(slot):
                     # Nothing is on its way; a shard that has died may have lost some.
-                    given[:] = self._table.received(slot)[: len(LISTENERS)]
+                    given[:] = self._received(slot)
             # Before the numbers of connections: what is received in between counts twice for once.
-            received = self._table.received(slot)
+            received = self._received(slot)
             self._uncounted[shard] = [
-                max(0, each - counted) for each, counted in zip(given, received, strict=False)
+                max(0, each - counted) for each, counted in zip(given, received, strict=True)
             ]
         for listener in range(len(LISTENERS)):
             on_their_way = sum(counts[listener] for counts in self._uncounted)
@@ -167,6 +167,9 @@ class ShardHandoff:
         for shard, slot in enumerate(self._slots):
             held = self._table.row(slot).connections
             self._held[shard] = sum(held) + sum(self._uncounted[shard])
+
+    def _received(self, slot: int) -> list[int]:
+        return [*self._table.row(slot).received[: len(LISTENERS)]]
 
     def put(self, shard: int, connection: Handoff, now: float) -> bool:
         """Queue a connection for ``shard``; False when its backlog is full (the caller closes

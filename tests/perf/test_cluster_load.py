@@ -270,7 +270,12 @@ def test_the_loopback_interface_is_found() -> None:
 
 def test_a_page_of_clusters_says_what_was_done_for_a_confirm() -> None:
     results = [CaseResult(CLUSTER_CASES["cluster_w500"])]
-    about = {**ABOUT, "generator_compiled": True, "peers": {"nats": "nats-server: v2"}}
+    about = {
+        **ABOUT,
+        "generator_compiled": True,
+        "python_optimised": True,
+        "peers": {"nats": "nats-server: v2"},
+    }
     plan = Plan(("cluster_w500",), ("nats",), 1)
     page = queue.page(results, plan, about, DISK, queue.CLUSTER)
     assert "a majority synced" in page

@@ -39,7 +39,7 @@ def test_what_one_process_writes_another_reads(table: ProcessTable) -> None:
     other.beat(1, 123_456_789)
     other.set_ready(1)
     other.set_connections(1, 2, 17)
-    other.set_received(1, 7, 40)
+    other.set_connections(1, 7, 0, received=40)
     row = table.row(1)
     assert (row.role, row.index, row.core, row.pid, row.restarts) == ("shard", 0, 5, 4711, 2)
     assert (row.state, row.started_at, row.heartbeat) == (
@@ -51,9 +51,9 @@ def test_what_one_process_writes_another_reads(table: ProcessTable) -> None:
     assert table.ready(1)
     assert table.row(1).heartbeat == 123_456_789
     assert row.connections == (0, 0, 17, 0, 0, 0, 0, 0)
-    assert table.received(1) == [0, 0, 0, 0, 0, 0, 0, 40]
+    assert row.received == (0, 0, 0, 0, 0, 0, 0, 40)
     table.clear_readings(1)
-    assert table.received(1)[7] == 40, "in all lives"
+    assert table.row(1).received[7] == 40, "in all lives"
     assert (table.row(2).role, table.row(2).core) == ("acceptor", NOT_PINNED)
     assert table.row(0).heartbeat == 0
     other.close()

@@ -150,7 +150,7 @@ def test_a_shard_that_never_rests_has_each_connection_once(shards: Shards) -> No
         assert shards.delivery.room(0, 1000) == 1000 - (number + 1) - 1, (
             "the last one twice, for once"
         )
-        shards.table.set_received(1, 0, number + 1)
+        shards.table.set_connections(1, 0, number + 1, received=number + 1)
         shards.delivery.recount()
         assert shards.delivery.room(0, 1000) == 1000 - (number + 1)
 
