@@ -18,8 +18,8 @@ Frames beside the control frames::
     NODE_SHARED  u8 kind, u64 number, f64 seconds until it expires, then as SHARED
 
 Control frames: ``interest`` [number or 0, filters begun, ceased, kept ones among the begun, members
-of shared groups, whether that was everything]; ``settled`` [whether sessions have left since the
-former stream ended]; ``known`` [number]; ``answered`` [number, reason,
+of shared groups, state: a part, everything, or everything once more with whether sessions have left
+since the former stream ended]; ``known`` [number]; ``answered`` [number, reason,
 ...]; ``flush`` [number] and ``flushed`` [number], see `fluxmq.shards.barriers`; those of
 `fluxmq.shards.retained_fetch`.
 """
@@ -52,6 +52,9 @@ PAUSED_NODE = 64
 CONFIRM_SECONDS_MAX = 1.0
 """Time for a node to confirm interest; then its stream is begun anew."""
 FILTERS_PER_FRAME = 500
+PART, WHOLE, STAYED, LEFT = range(4)
+"""State of an announcement of interest. Nodes of the release before tell False and True for the first
+two, take the others for the second one, and do not send them."""
 
 
 class StreamUser(Protocol):
@@ -155,9 +158,9 @@ class NodePeers:
         self.tell()
         self._announced[link.peer] = AnnouncedInterest()
         for change in self._interest.all(FILTERS_PER_FRAME):
-            link.send_control("interest", 0, *change, False)
+            link.send_control("interest", 0, *change, PART)
         sequence = self._confirmations.announce((link.peer,))
-        link.send_control("interest", sequence, *InterestChange([], [], [], []), True)
+        link.send_control("interest", sequence, *InterestChange([], [], [], []), WHOLE)
         path = self._paths.get(link.peer)
         if path is not None:
             path.came()
@@ -168,9 +171,9 @@ class NodePeers:
         """Tell a shard all changes of this node's interest, and whether sessions have left; return
         the number of that."""
         self.tell()
-        link.send_control("settled", left)
         sequence = self._confirmations.announce((link.peer,))
-        link.send_control("interest", sequence, *InterestChange([], [], [], []), False)
+        state = LEFT if left else STAYED
+        link.send_control("interest", sequence, *InterestChange([], [], [], []), state)
         return sequence
 
     def gone(self, link: PublishLink) -> None:
@@ -187,7 +190,6 @@ class NodePeers:
         """Return the handlers of control frames by name."""
         return {
             "interest": self._on_interest,
-            "settled": self._on_settled,
             "known": self._on_known,
             "answered": self._on_answered,
             "flush": self._on_flush,
@@ -233,7 +235,7 @@ class NodePeers:
         up = [link for link in self._links.values() if link.up]
         sequence = self._confirmations.announce(link.peer for link in up)
         for link in up:
-            link.send_control("interest", sequence, *change, False)
+            link.send_control("interest", sequence, *change, PART)
 
     def _on_interest(
         self,
@@ -243,15 +245,17 @@ class NodePeers:
         ceased: list[bytes],
         kept: list[bytes],
         members: list[list[Any]],
-        whole: bool,
+        state: int,
     ) -> None:
         if self._is_primary(link):
             counts = [(name, filter_, *numbers) for name, filter_, *numbers in members]
-            self._follow(link, InterestChange(begun, ceased, kept, counts), whole)
+            self._follow(link, InterestChange(begun, ceased, kept, counts), state)
+        if state in (STAYED, LEFT):
+            self._settled(link, state == LEFT)
         if sequence:
             link.send_control("known", sequence)
 
-    def _follow(self, link: PublishLink, change: InterestChange, whole: bool) -> None:
+    def _follow(self, link: PublishLink, change: InterestChange, state: int) -> None:
         """Route to another node by a change of its interest."""
         node = link.peer
         announced = self._announced.get(node)
@@ -259,7 +263,7 @@ class NodePeers:
             former, members = self._routes.node_filters(node), self._groups.node_members(node)
             if not announced.whole:
                 announced.add(change)
-            if whole:
+            if state == WHOLE:
                 # Interest of the former stream that was not announced again has ended meanwhile.
                 announced.whole = True
                 change.ceased.extend(former.keys() - announced.filters)
@@ -274,7 +278,7 @@ class NodePeers:
             )
         self._set(link, change)
 
-    def _on_settled(self, link: PublishLink, left: bool) -> None:
+    def _settled(self, link: PublishLink, left: bool) -> None:
         """Handle that a node has told which of its interest has ended while it was away."""
         self._announced.pop(link.peer, None)
         if left and self._is_primary(link):

@@ -122,7 +122,7 @@ def test_session_expiry_cannot_be_raised_from_zero(mqtt: Mqtt, connected: int | 
 def test_servers_disconnect(mqtt: Mqtt) -> None:
     """After the server's DISCONNECT nothing follows but the end; it has no Session Expiry."""
     client = mqtt.connect(V5, props=[(EXPIRY, 60)])
-    client.subscribe("#")
+    client.subscribe(mqtt.topic("/#"))
     client.send(wire.frame(wire.SUBACK << 4, b"\0\1\0\0"), wire.pingreq())
     said = client.take(wire.DISCONNECT)
     assert said.reason in (0x81, 0x82)

@@ -174,7 +174,7 @@ MUTATIONS = [
     Mutation(
         "interest_of_others_stays",
         "So it may if others at its former node want the same.",
-        "NodePeers._on_settled",
+        "NodePeers._settled",
         "if left and self._is_primary(link):",
         "if False:",
         MEETING + "test_so_it_is_if_another_session_has_the_same_filter",
