@@ -34,7 +34,7 @@ FAILED = 1
 class Mutation:
     """Breaks `rule` by writing `new` for `old` within the symbol `at` (see `symbols.find`); `test` must fail then.
 
-    `old` occurs once there, however its lines are broken. `slow`: the test starts a broker.
+    `old` occurs once there, however its lines are broken. `slow`: the test starts a broker, or runs many seeds.
     """
 
     name: str

@@ -20,6 +20,7 @@ MUTATIONS = [
         """)
     state.send(answer)""",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_leader_counts_before_fsync",
@@ -28,6 +29,7 @@ MUTATIONS = [
         "persisted, peers = self._state.id, self._state.log.persisted, self.peers",
         "persisted, peers = self._state.id, self._state.log.last_index, self.peers",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_vote_before_fsync",
@@ -36,6 +38,7 @@ MUTATIONS = [
         "state.answer(Message(kind, state.id, message.source, message.term))",
         "state.send(Message(kind, state.id, message.source, message.term))",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_vote_not_persisted",
@@ -45,6 +48,7 @@ MUTATIONS = [
         "self._given = HardState(state.term, state.vote, commit)\n"
         "        return HardState(state.term, 0, commit)",
         SEEDS,
+        slow=True,
     ),
     # The log
     Mutation(
@@ -54,6 +58,7 @@ MUTATIONS = [
         "if self.term(entry.index) != entry.term:",
         "if entry.index > self.commit:",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_previous_entry_unchecked",
@@ -62,6 +67,7 @@ MUTATIONS = [
         "elif log.matches(message.index, message.log_term):",
         "elif message.index <= log.last_index:",
         SEEDS,
+        slow=True,
     ),
     # Elections
     Mutation(
@@ -71,6 +77,7 @@ MUTATIONS = [
         "if not (free and complete):",
         "if not free:",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_votes_twice",
@@ -79,6 +86,7 @@ MUTATIONS = [
         "or (state.vote == 0 and state.leader == 0)",
         "or True",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_elected_by_half",
@@ -87,6 +95,7 @@ MUTATIONS = [
         "needed = len(voters) // 2 + 1",
         "needed = (len(voters) + 1) // 2",
         SEEDS,
+        slow=True,
     ),
     # Commit
     Mutation(
@@ -96,6 +105,7 @@ MUTATIONS = [
         "return sorted(held)[(len(held) - 1) // 2]",
         "return sorted(held)[len(held) // 2 + (len(held) > 2)]",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_commit_of_earlier_terms",
@@ -104,6 +114,7 @@ MUTATIONS = [
         "if index > log.commit and index >= self.first_index:",
         "if index > log.commit:",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_heartbeat_commits_unproven",
@@ -112,6 +123,7 @@ MUTATIONS = [
         "commit = min(progress.match, state.log.commit)",
         "commit = state.log.commit",
         SEEDS,
+        slow=True,
     ),
     # Reads
     Mutation(
@@ -121,6 +133,7 @@ MUTATIONS = [
         "confirmed = answered[(len(voters) - 1) // 2]",
         "confirmed = answered[-1]",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_reads_before_own_commit",
@@ -129,6 +142,7 @@ MUTATIONS = [
         "if self._reads_asked and self._state.log.commit >= self.first_index:",
         "if self._reads_asked:",
         SEEDS,
+        slow=True,
     ),
     # Membership
     Mutation(
@@ -138,6 +152,7 @@ MUTATIONS = [
         "if state.memberships.since > log.commit:",
         "if False:",
         SEEDS,
+        slow=True,
     ),
     # Members without their promises
     Mutation(
@@ -156,6 +171,7 @@ MUTATIONS = [
         return True""",
         "return True",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_sent_snapshot_proves",
@@ -165,6 +181,7 @@ MUTATIONS = [
         """self.match = max(self.match, self.pending_snapshot)
         self.next = self.match + 1""",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_snapshot_answer_before_fsync",
@@ -175,6 +192,7 @@ MUTATIONS = [
         """answer.index = log.commit
     state.send(answer)""",
         SEEDS,
+        slow=True,
     ),
     # Liveness
     Mutation(
@@ -188,6 +206,7 @@ MUTATIONS = [
             return
         progress.probe()""",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_transfer_is_given_up",
@@ -196,6 +215,7 @@ MUTATIONS = [
         "if self._transfer_elapsed >= state.config.election_ticks:",
         "if self._transfer_elapsed >= 1 << 40:",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_lost_appends_are_forgotten",
@@ -206,6 +226,7 @@ MUTATIONS = [
         """pass
         if message.context""",
         SEEDS,
+        slow=True,
     ),
     Mutation(
         "simulated_candidates_are_told",
