@@ -260,7 +260,9 @@ class NodePeers:
         node = link.peer
         announced = self._announced.get(node)
         if announced is not None:
-            former, members = self._routes.node_filters(node), self._groups.node_members(node)
+            former, members = self._routes.node_filters(node), {}
+            if change.members or state == WHOLE:
+                members = self._groups.node_members(node)
             if not announced.whole:
                 announced.add(change)
             if state == WHOLE:
