@@ -2,8 +2,8 @@
 
 Nodes with more and more shards run on the cores that there are, one after the other, at a rate that they all keep up with;
 the processor time of all their processes, less what they take without messages, is counted for each message. The publisher
-and the subscriber are on one shard, or on two; other shards have nothing to do. From the costs with the most shards follows how many messages a second so many cores
-carry (`capacity`). The assumptions are in docs/many-cores.md.
+and the subscriber are on one shard, or on two; other shards have nothing to do. From the costs with the most shards follows
+how many messages a second so many cores carry (`capacity`). The assumptions are in docs/many-cores.md.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class ProcessRow:
     ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is
     CLOCK_MONOTONIC in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative
     for a signal, None while the child has never ended; ``connections`` is indexed by listener, and so
-    is ``received``, those that all processes in the slot have received and counted; ``reason`` explains the last failure, if the child has explained it.
+    is ``received``, the number of those that all processes in the slot have received and counted;
+    ``reason`` explains the last failure, if the child has explained it.
     """
 
     slot: int

@@ -322,10 +322,12 @@ class EachLink:
         return True
 
 
-def inbox_of(links: list[Link]) -> Inbox:
-    """Return the inbox of a shard with these links."""
+def inbox_of(links: list[Link]) -> Inbox | None:
+    """Return the inbox of a shard with these links; None without any."""
+    if not links:
+        return None
     rings = [each.transport.arriving for each in links if isinstance(each.transport, RingTransport)]
-    if len(rings) < len(links) or not links:
+    if len(rings) < len(links):
         return EachLink(links)
     from fluxmq.net._ring import RingInbox
 

@@ -46,18 +46,6 @@ class Inbox(Protocol):
         """Ask to be woken by the next arrival; return False if there has been one already."""
 
 
-class NoInbox:
-    """Implements ``Inbox`` for a shard without others."""
-
-    def ready(self) -> Sequence[Inbound]:
-        """Return nothing."""
-        return ()
-
-    def sleep(self) -> bool:
-        """Return True."""
-        return True
-
-
 AppendedCallback = Callable[[int], object]
 """Called with 0 once a queue has messages for good, else with a reason."""
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 import cython
 
 from fluxmq.model.trace_context import TRACEPARENT
-from fluxmq.net.ports import Inbox, NoInbox, ReactorHost, RunLink, RunSink
+from fluxmq.net.ports import Inbox, ReactorHost, RunLink, RunSink
 from fluxmq.net.route import Route
 from fluxmq.net.sockets import receive
 from fluxmq.protocols.amqp091.parser import AmqpParser
@@ -104,7 +104,7 @@ class Reactor:
         self.buffer = bytearray(receive_bytes)
         self.scanner = Scanner(max_packet)
         self.amqp = AmqpParser(receive_bytes)
-        self.inbox: Inbox = NoInbox()
+        self.inbox: Inbox | None = None
         self.link_full = False
         self.watching = 0  # what the host does with publishers, of the WATCH bits
         self.ticking = False
@@ -189,7 +189,7 @@ class Reactor:
         if self.dirty or self.unfinished or (ticks == TICKS_MAX and self.awaited):
             host: ReactorHost = self.host
             host.schedule()
-        if not self.inbox.sleep():
+        if self.inbox is not None and not self.inbox.sleep():
             self.host.schedule()
 
     def tick(self) -> cython.int:  # noqa: C901 - one C function
@@ -202,8 +202,9 @@ class Reactor:
         self.tally.now = monotonic()
         self.tally.ticks += 1
         # Frames that other shards sent before a client's bytes arrived must take effect before them.
-        for link in self.inbox.ready():
-            work += link.receive()
+        if self.inbox is not None:
+            for link in self.inbox.ready():
+                work += link.receive()
         callbacks: list[Callable[[], object]] = []
         for fd, events_of in events:
             mask = events_of

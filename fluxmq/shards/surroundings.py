@@ -42,8 +42,8 @@ class Surroundings:
     shown it. `expect_others` adds subscriptions of persistent sessions of shards that may start
     later. `schedule` schedules a tick. `count_connections` gets, by listener, the number of
     connections and how many it has received in all, `take_connections` whether it has received some
-    not yet in these numbers; `connected` returns the number of connected clients. `endpoint`: where other nodes reach this shard, in a
-    cluster; not started yet.
+    not yet in these numbers; `connected` returns the number of connected clients. `endpoint`: where
+    other nodes reach this shard, in a cluster; not started yet.
     """
 
     index: int

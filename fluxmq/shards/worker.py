@@ -121,7 +121,7 @@ class Worker:
             row = self.table.row(rows[peer])
             return row.pid != 0 and row.heartbeat != 0
 
-        # In former lives of this shard; the acceptor counts what it has given to all of them.
+        # Connections that former lives of this shard received: the acceptor counts them as well.
         before = self.table.row(launch.slot).received
 
         def count_connections(listener: int, held: int, received: int) -> None:

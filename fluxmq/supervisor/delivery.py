@@ -47,8 +47,8 @@ class ShardHandoff:
         ]
         # Invariant: a batch is paused while its shard is blocked or has connections waiting.
         self.batches: list[ConnectionBatch] = [handoff.new_batch() for _ in fds]
-        # Connections handed over per shard and listener: all, as the shard's row counts those that
-        # it has received, and those that are possibly not counted there yet.
+        # Connections per shard and listener: all that were ever handed over, and those of them that
+        # the shard's row possibly does not count yet.
         self._given = [self._received(slot) for slot in self._slots]
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
         self._estimate = [0] * len(LISTENERS)

@@ -323,8 +323,10 @@ def test_links_over_sockets(fabric: tuple[Launch, Launch], ends: tuple[End, End]
         run.payloads() for run in runs
     ]
     assert sender.transport.used() == 0
-    assert inbox_of([receiver]).sleep()
-    assert [*inbox_of([receiver]).ready()] == [receiver], "sockets are asked each time"
+    inbox = inbox_of([receiver])
+    assert inbox is not None
+    assert inbox.sleep()
+    assert [*inbox.ready()] == [receiver], "sockets are asked each time"
     sender.send_control("late")
     receiver.transport.reset()
     assert receiver.receive() == 0
@@ -358,6 +360,7 @@ def test_links_over_rings(ends: tuple[End, End]) -> None:
     )[0]
     sender.up = True
     inbox = inbox_of([receiver])
+    assert inbox is not None
     assert inbox.sleep()
     assert [*inbox.ready()] == []
     with pytest.raises(BlockingIOError):

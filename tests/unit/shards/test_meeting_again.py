@@ -218,6 +218,16 @@ def test_a_session_does_not_leave_without_a_node_that_came_late(make_plane: Make
     assert messages(again) == [b"m"]
 
 
+def move_unseen(plane: Plane) -> Client:
+    """The session goes from n0 to n1 while n2 is away from both; then n2 meets n0."""
+    plane.net.cut(0, 2)
+    plane.net.cut(1, 2)
+    again = move(plane, 1)
+    plane.net.connect(0, 2)
+    plane.net.advance(0.5)
+    return again
+
+
 def waits_for_the_other(plane: Plane, again: Client) -> None:
     """A publisher of n2, which is away from n1, waits until it is not: the subscriber may be there."""
     publisher = plane.net.client(2)
@@ -235,12 +245,7 @@ def test_interest_that_ends_while_two_nodes_are_away_may_be_at_the_other(
 ) -> None:
     plane = make_plane(1, 1, 1)
     absent(plane)
-    plane.net.cut(0, 2)
-    plane.net.cut(1, 2)
-    again = move(plane, 1)
-    plane.net.connect(0, 2)
-    plane.net.advance(0.5)
-    waits_for_the_other(plane, again)
+    waits_for_the_other(plane, move_unseen(plane))
 
 
 @pytest.mark.parametrize("shard", [0, 1])
@@ -267,12 +272,7 @@ def test_so_it_is_if_another_session_has_the_same_filter(
     props = ((wire.SESSION_EXPIRY_INTERVAL, expiry),)
     plane.net.client(0, name="stays", props=props).subscribe("t", qos=1)
     plane.net.advance(0.2)
-    plane.net.cut(0, 2)
-    plane.net.cut(1, 2)
-    again = move(plane, 1)
-    plane.net.connect(0, 2)
-    plane.net.advance(0.5)
-    waits_for_the_other(plane, again)
+    waits_for_the_other(plane, move_unseen(plane))
 
 
 def test_so_it_is_if_the_other_node_has_been_away_for_long(make_plane: MakePlane) -> None:
@@ -280,11 +280,7 @@ def test_so_it_is_if_the_other_node_has_been_away_for_long(make_plane: MakePlane
     absent(plane)
     plane.net.cut(1, 2)
     plane.net.advance(TIMEOUT + 1.0)
-    plane.net.cut(0, 2)
-    again = move(plane, 1)
-    plane.net.connect(0, 2)
-    plane.net.advance(0.5)
-    waits_for_the_other(plane, again)
+    waits_for_the_other(plane, move_unseen(plane))
 
 
 def test_so_it_is_if_the_other_node_has_told_nothing_yet(make_plane: MakePlane) -> None:
