@@ -424,6 +424,7 @@ class ControlProcess:
             self._serving["topology and users"] = self._shared
             self._shared.start(client(), lambda: election.leads)
             self._follow_nodes(client(), self._shared)
+            self._follow_mirrors(client(), lambda: election.leads)
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained
         self._greeting.append(retained)
@@ -509,6 +510,25 @@ class ControlProcess:
         keys.start()
         for shard in self._shards():
             keys.greeted(shard)
+
+    def _follow_mirrors(self, client: EtcdClient, coordinates: Callable[[], bool]) -> None:
+        """Follow the mirrored groups, and decide who leads them."""
+        from fluxmq.control.etcd import mirrors
+        from fluxmq.control.mirror_choices import MirrorChoices
+
+        node = self._settings.cluster.node_id
+        keys = self._serving["mirrored groups"] = mirrors.MirrorKeys(
+            client, node, coordinates, self._shards, self._view.mirrored
+        )
+        self._greeting.append(keys)
+        self._answers |= dict.fromkeys(mirrors.KINDS, keys.answer)
+        topology = self._topology
+        assert topology is not None, "the metadata is open"
+        choices = MirrorChoices(
+            keys, lambda: topology.topology, lambda: self._settings.cluster
+        )
+        topology.prepare = choices.prepare
+        keys.start()
 
     async def _start_http(
         self, management: Callable[[], ManagementApi], watch: CertificateWatch

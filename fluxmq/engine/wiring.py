@@ -29,7 +29,7 @@ from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
-from fluxmq.settings.group_names import group_of_set
+from fluxmq.settings.group_names import group_of_set, is_mirrored
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, name_of
@@ -173,7 +173,7 @@ class Queues:
                 try:
                     self.durable.open(name)
                 except UnknownGroup:
-                    if group_of_set(name) is None:
+                    if group_of_set(name) is None and not is_mirrored(name):
                         raise
                     continue  # it is opened when its nodes are known
                 beat()

@@ -27,6 +27,7 @@ from fluxmq.raft.types import (
     ProposalAccepted,
     RaftStatus,
     ReplicationMode,
+    Role,
 )
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.hosted_groups import AnyHostedGroups
@@ -39,8 +40,10 @@ from fluxmq.replication.member_record import (
     record_path,
     write_record,
 )
+from fluxmq.replication.mirror_leaders import MirrorLeaders
 from fluxmq.replication.replica import Replica, committed_membership, name_of
 from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.plans import GroupMember, GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.storage.directory import DataPaths, delete_directory
 from fluxmq.storage.errors import Corruption, StorageError
@@ -86,6 +89,8 @@ class GroupMembers:
         self._paths = paths
         self._now = now
         self._next_look = 0.0
+        self.mirrors: MirrorLeaders | None = None
+        """The leaders of mirrored groups, which decide about members by other rules."""
         commands.serve(MEMBER_CHANGE, self._change)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
@@ -222,14 +227,22 @@ class GroupMembers:
         replica.raft_transport.follow(
             {each.number for each in replica.plan.nodes} if forced else members
         )
-        if not replica.hosted.driver.leading:
+        mirrors = self.mirrors if is_mirrored(replica.plan.name) else None
+        if mirrors is not None:
+            mirrors.look(replica)
+            leads = status.role is Role.LEADER  # it may have to do without a voter to commit anything
+        else:
+            leads = replica.hosted.driver.leading
+        if not leads:
             replica.caught_up.clear()
             replica.settled = True
             return
         ready = self._caught_up(replica, status, now)
-        change = next_change(
-            status, committed_membership(replica), replica.acquaintances.doubted, ready
-        )
+        committed = committed_membership(replica)
+        if mirrors is not None:
+            change = mirrors.next_change(replica, status, committed, ready)
+        else:
+            change = next_change(status, committed, replica.acquaintances.doubted, ready)
         if change is not None:
             self._propose(replica, change)
         if now >= replica.next_tell:

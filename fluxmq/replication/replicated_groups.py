@@ -16,9 +16,11 @@ from fluxmq.cluster.shard_pairs import every_shard
 from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
+from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
+from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
@@ -28,6 +30,7 @@ from fluxmq.replication.heartbeats import ANSWER, BEAT
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import LeaderNews, Leaders
 from fluxmq.replication.membership import GroupMembers
+from fluxmq.replication.mirror_leaders import MirrorLeaders
 from fluxmq.replication.nodes import Traffic
 from fluxmq.replication.open_group import ALONE, AnyHosted, Member
 from fluxmq.replication.placement import Places
@@ -48,7 +51,8 @@ from fluxmq.replication.snapshots import Snapshots
 from fluxmq.replication.spread import LeaderSpread
 from fluxmq.replication.unheard_groups import UnheardGroups
 from fluxmq.settings.clustering import LOCAL
-from fluxmq.settings.membership import effective
+from fluxmq.settings.group_names import is_mirrored
+from fluxmq.settings.membership import effective, with_mirrors
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
@@ -189,6 +193,14 @@ class ReplicatedGroups:
         self.members = GroupMembers(
             *(replicas, shards, self.orders_here, self.plans, hosting, files, paths, now)
         )
+        self.mirrors = self.members.mirrors = MirrorLeaders(
+            shards.node,
+            self._settings.cluster.net_ticktime,
+            replicas,
+            self._on_mirrors,
+            lambda group: self.heartbeats.stirred(group),
+            now,
+        )
         self._reading = ThreadPoolExecutor(2, "snapshot-read")
         self.served = SnapshotCalls(
             *(files, paths, hosting.checkpoints, self._reading, hosting.groups.get, now)
@@ -230,7 +242,12 @@ class ReplicatedGroups:
 
     def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
-        return {**self.orders_here.commands(), CLUSTER_NODES: self._on_nodes}
+        orders = self.orders_here.commands()
+        return {**orders, CLUSTER_NODES: self._on_nodes, **self.mirrors.commands}
+
+    def connect(self, control: RequestSender) -> None:
+        """Send requests to the control process through this client from now on."""
+        self.mirrors.connect(control)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames of shards of this node and others, by name."""
@@ -311,7 +328,7 @@ class ReplicatedGroups:
         if not self.plans.replicated(group):
             return ALONE
         plan = self.plans.of(group)
-        heartbeat = heartbeat_ticks(plan)
+        heartbeat, mirrored = heartbeat_ticks(plan), is_mirrored(group)
         return Member(
             member_number(self.shards.node),
             self.members.begins_with(plan),
@@ -319,6 +336,8 @@ class ReplicatedGroups:
             heartbeat,
             plan.data_dir,
             self.queue_plans.reads_copies(group),
+            EVERY_VOTER if mirrored else MAJORITY,
+            appointed=mirrored,
             wish=wish_of(plan),
             wishes=self.queue_plans.wishes(group),
         )
@@ -417,6 +436,10 @@ class ReplicatedGroups:
         self._endpoint.follow(settings.cluster)
         answered({})
 
+    def _on_mirrors(self, first: Mapping[str, tuple[str, ...]]) -> None:
+        """Work with the mirrored groups that there are now."""
+        self._follow(with_mirrors(self._settings, first))
+
     def _follow(self, settings: Settings) -> None:
         """Know the nodes that these settings name."""
         self._settings = settings
@@ -483,7 +506,11 @@ class ReplicatedGroups:
         asked: set[str] = set()
         deadline = self.now() + TRANSFER_SECONDS_MAX
         while self.now() < deadline:
-            led = [each for each in self.replicas.values() if each.hosted.driver.leading]
+            led = [
+                each
+                for each in self.replicas.values()
+                if each.hosted.driver.leading and not is_mirrored(each.plan.name)
+            ]
             if not led:
                 return
             for replica in led:
