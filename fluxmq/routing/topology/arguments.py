@@ -1,9 +1,9 @@
 """Valid arguments of queues, exchanges and bindings, and refusals with RabbitMQ 3.10's texts.
 
-Unknown keys are kept and ignored, as there. Stricter than there in three places, each of which is
-an internal error or a silent surprise in RabbitMQ: ``x-delivery-limit`` has to be a number; an
-invalid ``x-max-age`` and an unknown ``x-queue-master-locator`` are refused instead of closing the
-connection with 541.
+Unknown keys are kept and ignored, as there, but for ``ha-mode`` and the like, which mirror a classic
+queue as a policy would. Stricter than there in three places, each of which is an internal error or a
+silent surprise in RabbitMQ: ``x-delivery-limit`` has to be a number; an invalid ``x-max-age`` and an
+unknown ``x-queue-master-locator`` are refused instead of closing the connection with 541.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from fluxmq.model.properties import Timestamp
+from fluxmq.routing.topology.mirror_keys import mirror_problem
 from fluxmq.routing.topology.records import Binding, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import COMMAND_INVALID, Refusal, named, precondition
 from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical, shown, type_name
@@ -279,6 +280,7 @@ def check_queue(queue: QueueRecord) -> QueueArguments:
                 argument.check(arguments[key])
             except _Invalid as why:
                 raise precondition(f"invalid arg '{key}' for {name}: {why}") from None
+    _check_mirroring(queue, name)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
         why_not = "routing_key_but_no_dlx_defined"
         raise precondition(f"invalid arg 'x-dead-letter-routing-key' for {name}: {why_not}")
@@ -320,6 +322,13 @@ def _check_type(queue: QueueRecord, name: str) -> None:
         raise precondition(
             f"invalid arg '{QUEUE_TYPE_KEY}' for {name}: \"unsupported queue type '{wanted}'\""
         )
+
+
+def _check_mirroring(queue: QueueRecord, name: str) -> None:
+    """Check the arguments that mirror a classic queue; those of others are unknown keys."""
+    problem = mirror_problem(queue.arguments) if queue.type == CLASSIC else None
+    if problem is not None:
+        raise precondition(f"invalid arg '{problem.key}' for {name}: {problem.text}")
 
 
 def _check_size(arguments: Mapping[str, Any], name: str) -> None:

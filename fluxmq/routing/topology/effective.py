@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from fluxmq.routing.topology.arguments import (
     ALTERNATE_KEY,
+    CLASSIC,
     QUEUE_KEYS,
     age_seconds,
     applies_to_type,
 )
+from fluxmq.routing.topology.mirror_keys import MIRROR_KEYS
 from fluxmq.routing.topology.policies import applying
 from fluxmq.routing.topology.records import Exchange, Policy, QueueRecord
 from fluxmq.routing.topology.topology import Topology
@@ -88,9 +90,9 @@ def explain(topology: Topology, to: QueueRecord | Exchange) -> list[Explained]:
 def _hear(topology: Topology, to: QueueRecord | Exchange) -> dict[str, list[_Said]]:
     """Return all sources of each key; the argument first."""
     said: dict[str, list[_Said]] = {}
-    keys = QUEUE_KEYS if isinstance(to, QueueRecord) else (ALTERNATE_KEY,)
+    keys = (*QUEUE_KEYS, *MIRROR_KEYS) if isinstance(to, QueueRecord) else (ALTERNATE_KEY,)
     for key in keys:
-        if key in to.arguments:
+        if key in to.arguments and (key not in MIRROR_KEYS or _applies(key, to)):
             said[key.removeprefix("x-")] = [_Said("argument", to.arguments[key])]
     _hear_policies(topology, to, said)
     return said
@@ -112,6 +114,8 @@ def _hear_policies(
 def _applies(key: str, to: QueueRecord | Exchange) -> bool:
     if isinstance(to, Exchange):
         return key == ALTERNATE_KEY
+    if key in MIRROR_KEYS:
+        return to.type == CLASSIC
     return applies_to_type(f"x-{key}", to.type)
 
 

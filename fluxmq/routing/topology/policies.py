@@ -2,8 +2,8 @@
 
 Keys are the arguments' names without ``x-``. Of policies whose pattern matches the name the one of
 highest priority applies, among equals the first by name; of operator policies likewise. Texts of
-refusals are RabbitMQ 3.10's. Mirroring (``ha-mode`` and the like) is refused: no queue would be
-mirrored. Values of apply-to include those of RabbitMQ 3.12.
+refusals are RabbitMQ 3.10's. Keys that mirror queues are checked together (`mirror_keys`). Values of
+apply-to include those of RabbitMQ 3.12.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fluxmq.routing.topology.arguments import (
     STREAM,
     age_seconds,
 )
+from fluxmq.routing.topology.mirror_keys import MIRROR_KEYS, mirror_problem, term
 from fluxmq.routing.topology.names import APPLY_TO
 from fluxmq.routing.topology.records import Exchange, Policy, QueueRecord
 from fluxmq.routing.topology.refusals import precondition
@@ -91,13 +92,6 @@ _KEYS: Final[dict[str, _Key]] = {
 }
 
 
-def term(value: Any) -> str:
-    """Return a value as RabbitMQ's tools print it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value) if isinstance(value, int | float) else f'<<"{value}">>'
-
-
 def check_policy(policy: Policy) -> None:
     """Raise `Refusal` 406 for an invalid policy."""
     try:
@@ -123,13 +117,22 @@ def check_policy(policy: Policy) -> None:
     unknown = [
         f"{{{term(key)},{term(value)}}}"
         for key, value in definition.items()
-        if key not in _KEYS or (policy.operator and not _KEYS[key].by_operator)
+        if not _is_known(key, policy.operator)
     ]
     if unknown:
         raise precondition(f"[{','.join(unknown)}] are not recognised policy settings")
+    problem = mirror_problem(definition)
+    if problem is not None:
+        raise precondition(problem.text)
     for key, value in definition.items():
-        if not _KEYS[key].accepts(value):
+        if key in _KEYS and not _KEYS[key].accepts(value):
             raise precondition(f"{term(value)} is not a valid {_KEYS[key].what}")
+
+
+def _is_known(key: str, operator: bool) -> bool:
+    if key in MIRROR_KEYS:
+        return not operator
+    return key in _KEYS and (_KEYS[key].by_operator or not operator)
 
 
 @lru_cache(PATTERNS_KEPT)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fluxmq.routing.topology import arguments, changes, checks, migrations, policies
+from fluxmq.routing.topology.mirror_keys import term
 from fluxmq.routing.topology.names import (
     DEFAULT_VHOST,
     EVENT_EXCHANGE,
@@ -411,11 +412,9 @@ def _clear_global_parameter(store: TopologyStore, change: changes.ClearGlobalPar
 def _check_limits(limits: Any, known: tuple[str, ...]) -> None:
     for key, value in limits.items():
         if key not in known:
-            raise precondition(
-                f"Unrecognised terms [{{{policies.term(key)},{policies.term(value)}}}] in limits"
-            )
+            raise precondition(f"Unrecognised terms [{{{term(key)},{term(value)}}}] in limits")
         if isinstance(value, bool) or not isinstance(value, int):
-            raise precondition(f"{key} should be a number, actually was {policies.term(value)}")
+            raise precondition(f"{key} should be a number, actually was {term(value)}")
         if not value and key in RATES:
             raise precondition(f"{key} should be at least 1, or negative for no limit")
 

@@ -87,7 +87,6 @@ def _refused(**values: Any) -> str:
         ({"max-length": True}, "true is not a valid maximum length"),
         ({"queue-version": True}, "true is not a valid queue-version value"),
         ({"delivery-limit": -2}, "-2 is not a valid delivery limit"),
-        ({"ha-mode": "all"}, '[{<<"ha-mode">>,<<"all">>}] are not recognised policy settings'),
         ({"max-length": None}, "null is not a valid maximum length"),
         ({"max-length": 1 << 63}, "9223372036854775808 is not a valid maximum length"),
     ],
