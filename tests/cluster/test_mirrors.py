@@ -1,0 +1,117 @@
+"""Mirrored classic queues on three nodes: what is confirmed is on every mirror, another node leads when the
+leader's has ended, and a node that returns is a mirror again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pika  # type: ignore[import-untyped]
+import pytest
+from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
+    BlockingChannel,
+)
+
+from fluxmq.control.etcd.client import EtcdClient
+from fluxmq.control.etcd.messages import Get, end_of
+from fluxmq.control.etcd.mirrors import PREFIX
+from fluxmq.routing.topology.mirror_records import MirrorRecord
+from tests.broker import HOST
+from tests.cluster.nodes import NODES, Cluster, Node
+from tests.conformance.client import eventually
+
+pytestmark = pytest.mark.once
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes."""
+    cluster = Cluster(tmp_path_factory.mktemp("mirrors"), {})
+    try:
+        cluster.start()
+        yield cluster
+        cluster.stop()
+    finally:
+        print(cluster.log())
+        cluster.end()
+
+
+@contextmanager
+def channel_of(node: Node) -> Iterator[BlockingChannel]:
+    """A channel in confirm mode to a node."""
+    parameters = pika.ConnectionParameters(HOST, node.amqp_port, heartbeat=0)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+def records(node: Node) -> dict[str, MirrorRecord]:
+    """The records of mirrored groups, as a node's member of etcd has them."""
+
+    async def read() -> dict[str, MirrorRecord]:
+        client = EtcdClient([f"{HOST}:{node.etcd_port}"])
+        try:
+            ((*found,),) = (await client.transact((), (Get(PREFIX, end_of(PREFIX)),))).entries
+        finally:
+            await client.close()
+        return {
+            each.key.removeprefix(PREFIX).decode(): MirrorRecord.decode(each.value)
+            for each in found
+        }
+
+    return asyncio.run(read())
+
+
+def led_by(node: Node, leader: str) -> MirrorRecord | None:
+    """The record of the only group that a node leads."""
+    found = [each for each in records(node).values() if each.leader == leader]
+    return found[0] if len(found) == 1 else None
+
+
+def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(
+    cluster: Cluster,
+) -> None:
+    """S4-02, S4-06, S4-14, S4-35, S4-44, S4-45, S4-47, S4-61, S3-03."""
+    first, second, third = cluster.nodes
+    first.broker.control("set_policy", "ha-all", r"^ha\.", '{"ha-mode":"all"}')
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.kept", durable=True)
+        for number in range(500):
+            channel.basic_publish("", "ha.kept", b"%d" % number)
+    record = led_by(second, first.name)
+    assert record is not None
+    assert {each.node for each in record.members} == set(NODES)
+    assert all(each.synchronised for each in record.members)
+    first.kill()
+    with channel_of(second) as channel:
+
+        def promoted() -> bool:
+            found = records(second)
+            return all(each.leader != first.name for each in found.values())
+
+        eventually(promoted, "another node leads", SECONDS)
+        for number in range(500, 600):
+            channel.basic_publish("", "ha.kept", b"%d" % number)
+        count = channel.queue_declare("ha.kept", passive=True).method.message_count
+        assert count == 600
+    first.start()
+    first.broker.wait_ready(SECONDS)
+
+    def whole() -> bool:
+        (found,) = records(second).values()
+        return all(each.synchronised for each in found.members)
+
+    eventually(whole, "all mirrors are synchronised", SECONDS)
+    with channel_of(third) as channel:
+        taken = []
+        for method, _, body in channel.consume("ha.kept", inactivity_timeout=5):
+            assert method is not None
+            taken.append(int(body))
+            channel.basic_ack(method.delivery_tag)
+            if len(taken) == 600:
+                break
+        assert taken == list(range(600))
