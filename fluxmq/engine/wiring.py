@@ -184,6 +184,10 @@ class Queues:
         """Return the client of a group, for connections of this shard."""
         return self.elsewhere.client(group) or self.node_groups.client(group)
 
+    def follower(self, group: str) -> GroupTarget:
+        """Return the client of a group for consumers, which follow their queue to another group."""
+        return self.elsewhere.follower(group) or self.client(group)
+
     def sender(self, group: str) -> GroupTarget:
         """Return the client for messages that queues themselves send: it forwards them to the
         group's leader, also where clients are refused."""
@@ -203,7 +207,7 @@ class Queues:
         """Redirect this shard's requests and consumers of a queue that has moved to another
         group."""
         self.elsewhere.moved(queue, before, after)
-        self.node_groups.moved(queue, before, self.client(after))
+        self.node_groups.moved(queue, before, self.follower(after))
 
     def join(self, links: dict[int, Link], origin: int) -> QueueLinks:
         """Connect to the other shards, as server and as client; ``origin``: a number of this

@@ -20,7 +20,7 @@ from typing import Final
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body, Failure, MessageBody
-from fluxmq.ipc.mirror_messages import (
+from fluxmq.ipc.mirrored_groups import (
     MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORS,
@@ -102,10 +102,8 @@ class MirrorLeaders:
 
         def answered(answer: Body | Failure) -> None:
             self._asking.discard(key)
-            epoch = 0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch
-            if not epoch:
-                self._again[key] = self._now() + ASK_SECONDS
-            done(epoch)
+            self._again[key] = self._now() + ASK_SECONDS  # by then the record is known here
+            done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
 
         if not self._control.request(kind, body.to_body(), answered):
             self._asking.discard(key)
@@ -147,31 +145,28 @@ class MirrorLeaders:
         if record is None or record.leader != self._node:
             return None
         names = {number: name_of(replica, number) for number in membership.voters}
-        lost = {
-            number
-            for number in membership.voters
-            if number != status.id and self._is_lost(replica, status, number)
-        }
-        for number in lost:
+        for number in membership.voters:
+            if number == status.id:
+                continue
             if names[number] in record.synchronised:
-                self._request(replica, status, names[number], synchronised=False)
-            elif (group, names[number]) not in self._asking:
-                return MembershipChange(ChangeVerb.ADD_LEARNER, number)
+                if self._is_lost(replica, status, number):
+                    self._request(replica, names[number], status.term, synchronised=False)
+            elif not self._has_all(replica, status, number):
+                # Nobody makes it the leader, so that what waits for it can be committed at once.
+                if (group, names[number]) not in self._asking:
+                    return MembershipChange(ChangeVerb.ADD_LEARNER, number)
+            elif committed == membership:
+                self._request(replica, names[number], status.term, synchronised=True)
         if committed != membership:
             return None
-        for number in membership.voters:
-            if number not in lost and names[number] not in record.synchronised:
-                self._request(replica, status, names[number], synchronised=True)
         for number in membership.learners:
             if number in caught_up and name_of(replica, number) in record.members:
                 return MembershipChange(ChangeVerb.ADD_VOTER, number)
         return None
 
-    def _request(
-        self, replica: Replica, status: RaftStatus, node: str, *, synchronised: bool
-    ) -> None:
+    def _request(self, replica: Replica, node: str, term: int, *, synchronised: bool) -> None:
         group = replica.plan.name
-        change = MirrorChange(group, status.term, node, synchronised)
+        change = MirrorChange(group, term, node, synchronised)
 
         def changed(epoch: int) -> None:
             if epoch:
@@ -179,6 +174,18 @@ class MirrorLeaders:
                 _log.warning(text, extra={"group": group, "node": node})
 
         self._ask((group, node), MIRROR_CHANGE, change, changed)
+
+    @staticmethod
+    def _has_all(replica: Replica, status: RaftStatus, number: int) -> bool:
+        """Return whether a voter has what is committed: in this term, since nobody else knows."""
+        progress = status.progress.get(number)
+        return (
+            replica.hosted.driver.leading
+            and replica.raft_transport.reaches(number)
+            and replica.acquaintances.believed(number)
+            and progress is not None
+            and progress.match >= status.commit
+        )
 
     def _is_lost(self, replica: Replica, status: RaftStatus, number: int) -> bool:
         """Return whether the leader has to do without a voter."""

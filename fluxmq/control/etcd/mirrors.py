@@ -25,7 +25,7 @@ from fluxmq.control.etcd.messages import Changed, Created, Get, KeyValue, Put, e
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
-from fluxmq.ipc.mirror_messages import (
+from fluxmq.ipc.mirrored_groups import (
     MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
