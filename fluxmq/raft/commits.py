@@ -40,6 +40,23 @@ class Majority:
 MAJORITY: Final = Majority()
 
 
+class EveryVoter:
+    """An entry is committed when every voter has it: one that is lost holds all commits up until
+    the leader has made it a learner. For appointed groups (`Config.appointed`), in which any voter
+    that may be appointed has to have everything that counts as committed."""
+
+    def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
+        """Return the last index that all voters have."""
+        return min(held)
+
+    def acknowledged(self, held: Sequence[int], members: int) -> int:
+        """Return the last index that so many of the voters have."""
+        return MAJORITY.acknowledged(held, members)
+
+
+EVERY_VOTER: Final = EveryVoter()
+
+
 class Wish(NamedTuple):
     """Condition of an answer. ``early``: this node has the entry on disk; ``members``: beyond the
     commit, this many members have it on disk, 0 for as many as the commit needs."""

@@ -54,6 +54,12 @@ __all__ = ["Config", "Node", "StableLog"]
 
 _FROM_LEADER = (MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT)
 _REQUESTS = (MessageKind.VOTE, MessageKind.PRE_VOTE)
+_OF_ELECTIONS = (
+    *_REQUESTS,
+    MessageKind.VOTE_ANSWER,
+    MessageKind.PRE_VOTE_ANSWER,
+    MessageKind.TIMEOUT_NOW,
+)
 
 
 class Node:
@@ -63,6 +69,16 @@ class Node:
     changes in the log after it are found by reading the log once. `random(n)` returns a number from
     0 to n - 1. Raises InconsistentLog when `applied`, or the known commit index, is not within the
     log.
+
+    **Appointed groups** (`Config.appointed`) have no elections. A record outside the group names
+    the leader of each term, and some of the voters as *synchronised*; it changes by comparison with
+    its former state. Only synchronised members become leaders. An entry is committed when all
+    voters by the leader's log have it. The leader has a voter taken out of the record before it
+    makes it a learner, and a voter entered there only after the change that made it one is
+    committed; the record refuses both once it names the leader of another term. So all synchronised
+    members are voters of the record's leader, at any time, and have everything that is committed;
+    the next leader is one of them. No argument with majorities is needed, and none would hold:
+    `leader` says what follows from that for changes of members and for reads.
     """
 
     __slots__ = (
@@ -126,6 +142,8 @@ class Node:
         acknowledged, and MalformedMessage for a message that no node sends.
         """
         state = self._state
+        if self._config.appointed and message.kind in _OF_ELECTIONS:
+            return  # terms come from the record alone
         if message.term > state.term:
             if not self._meet_higher_term(message):
                 return
@@ -135,20 +153,25 @@ class Node:
         kind = message.kind
         if kind in _FROM_LEADER:
             self._from_leader(message)
-        elif kind in _REQUESTS:
-            self._elections.on_request(message)
-        elif kind is MessageKind.TIMEOUT_NOW:
-            if self._leadership is None and state.may_campaign():
-                self._campaign(pre_vote=False, transfer=True)
-        elif kind is MessageKind.VOTE_ANSWER or kind is MessageKind.PRE_VOTE_ANSWER:
-            if self._leadership is None:
-                self._settle(self._elections.on_answer(message))
+        elif kind in _OF_ELECTIONS:
+            self._of_election(message)
         elif self._leadership is not None:
             if kind is MessageKind.APPEND_ANSWER:
                 self._leadership.on_append_answer(message)
             else:
                 self._leadership.on_heartbeat_answer(message)
             self._step_down_if_removed()
+
+    def _of_election(self, message: Message) -> None:
+        kind = message.kind
+        if kind in _REQUESTS:
+            self._elections.on_request(message)
+        elif self._leadership is not None:
+            return
+        elif kind is not MessageKind.TIMEOUT_NOW:
+            self._settle(self._elections.on_answer(message))
+        elif self._state.may_campaign():
+            self._campaign(pre_vote=False, transfer=True)
 
     def _meet_higher_term(self, message: Message) -> bool:
         """Handle a higher term; return whether the message is to be processed.
@@ -180,7 +203,7 @@ class Node:
 
     def _from_leader(self, message: Message) -> None:
         state = self._state
-        if state.role is Role.LEADER:
+        if state.role is Role.LEADER or (self._config.appointed and self._leadership is not None):
             raise InconsistentLog(
                 f"node {message.source} leads term {state.term} as well as this node"
             )
@@ -213,10 +236,31 @@ class Node:
         """Try to become leader now; a leader stays one.
 
         A group's only voter accepts proposals at once, and shows itself as leader when `advance`
-        reports that the first entry of its term is durable.
+        reports that the first entry of its term is durable. Nothing happens in an appointed group.
         """
         if self._leadership is None and self._state.may_campaign():
             self._campaign(pre_vote=self._config.pre_vote)
+
+    def appoint(self, term: int) -> bool:
+        """Lead exactly this term of an appointed group, as its record says, from now on; return
+        whether this node does. It shows itself as leader when the term is durable here.
+
+        The host calls this only on the node that the record names for the term. Return False for a
+        term that has passed here: also after a restart, since what this node sent as the term's
+        leader may differ from what it has kept. And False if this node is no voter by its own log,
+        or its log lacks what it has promised to hold, which no record names by right.
+        """
+        state = self._state
+        if self._leadership is not None and term == state.term:
+            return True
+        allowed = self._config.appointed and state.is_whole()
+        if term <= state.term or not allowed or state.id not in state.memberships.current.voters:
+            return False
+        self._follow(term, 0)
+        state.vote = state.id
+        state.role = Role.CANDIDATE
+        self._lead(unopposed=True)
+        return True
 
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
         outcome = self._elections.campaign(pre_vote=pre_vote, transfer=transfer)

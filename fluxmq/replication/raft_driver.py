@@ -145,6 +145,15 @@ class RaftDriver:
         """Campaign now, without waiting for the election timeout. Errors as in `persisted`."""
         self._guarded(self.node.campaign)
 
+    def appoint(self, term: int) -> bool:
+        """Lead this term of an appointed group, as its record says; return whether this member
+        does. Not a halted or failed one. Errors as in `persisted`."""
+        if self.halted or self.group.failed:
+            return False
+        appointed: list[bool] = []
+        self._guarded(lambda: appointed.append(self.node.appoint(term)))
+        return appointed == [True] and not self.group.failed
+
     def step(self, messages: Sequence[Message]) -> None:
         """Handle messages of another member. Errors as in `persisted`; impossible messages are
         refused.
