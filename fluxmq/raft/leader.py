@@ -430,7 +430,7 @@ class Leadership:
         cover everything that earlier leaders have committed.
 
         In an appointed group every voter has to confirm. The next leader is a voter here (see
-        `Node`) and answers nothing in this term once it leads, so if all have answered since, none
+        `EveryVoter`) and answers nothing in this term once it leads, so if all have answered since, none
         had committed anything when the read was requested. A majority may not include it.
         """
         state = self._state

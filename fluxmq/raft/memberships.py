@@ -14,7 +14,7 @@ no change while an earlier one is uncommitted, and none before an entry of the l
 committed (a leader could otherwise build on a change that a later term has overwritten; found by D.
 Ongaro in 2015).
 
-In an appointed group (see ``node``) no majorities have to meet, so neither rule is needed for
+In an appointed group (see ``commits``) no majorities have to meet, so neither rule is needed for
 safety: all that counts is that the synchronised members stay voters of the leader. The change of a
 voter into a learner, or its removal, is therefore allowed at any time, and the host has it taken
 out of the record before. It must be: a new leader whose predecessor is dead and still a voter

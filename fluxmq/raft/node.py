@@ -69,16 +69,6 @@ class Node:
     changes in the log after it are found by reading the log once. `random(n)` returns a number from
     0 to n - 1. Raises InconsistentLog when `applied`, or the known commit index, is not within the
     log.
-
-    **Appointed groups** (`Config.appointed`) have no elections. A record outside the group names
-    the leader of each term, and some of the voters as *synchronised*; it changes by comparison with
-    its former state. Only synchronised members become leaders. An entry is committed when all
-    voters by the leader's log have it. The leader has a voter taken out of the record before it
-    makes it a learner, and a voter entered there only after the change that made it one is
-    committed; the record refuses both once it names the leader of another term. So all synchronised
-    members are voters of the record's leader, at any time, and have everything that is committed;
-    the next leader is one of them. No argument with majorities is needed, and none would hold:
-    `leader` says what follows from that for changes of members and for reads.
     """
 
     __slots__ = (
@@ -242,13 +232,12 @@ class Node:
             self._campaign(pre_vote=self._config.pre_vote)
 
     def appoint(self, term: int) -> bool:
-        """Lead exactly this term of an appointed group, as its record says, from now on; return
-        whether this node does. It shows itself as leader when the term is durable here.
+        """Lead exactly this term of an appointed group (see ``commits``), for which its record
+        names this node; return whether it does. The role shows when the term is durable here.
 
-        The host calls this only on the node that the record names for the term. Return False for a
-        term that has passed here: also after a restart, since what this node sent as the term's
-        leader may differ from what it has kept. And False if this node is no voter by its own log,
-        or its log lacks what it has promised to hold, which no record names by right.
+        False for a term that has passed here: after a restart, what this node sent as its leader
+        may differ from what it has kept. False for one that is no voter by its own log, or lacks
+        what it has promised to hold: no record names it by right.
         """
         state = self._state
         if self._leadership is not None and term == state.term:
@@ -371,11 +360,6 @@ class Node:
         """Send the commit index with the next `ready`; for leaders without `eager_commit`."""
         if self._leadership is not None:
             self._leadership.announce()
-
-    @property
-    def unannounced(self) -> bool:
-        """True if this node leads and others do not know its commit index."""
-        return self._leadership is not None and self._leadership.unannounced
 
     def start_over(self, peer: int) -> bool:
         """Forget the progress of a learner that has lost its log, or part of it, and fill it anew.

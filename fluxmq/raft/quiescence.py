@@ -33,6 +33,11 @@ class Quiescence:
         return state.term, state.log.last_index
 
     @property
+    def unannounced(self) -> bool:
+        """True if this node leads and others do not know its commit index."""
+        return self.leadership is not None and self.leadership.unannounced
+
+    @property
     def membership(self) -> Membership:
         """The membership in effect."""
         return self._state.memberships.current

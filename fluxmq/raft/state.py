@@ -41,7 +41,7 @@ class Config:
       votes for no node whose log is not: a candidate removed long ago still counts its vote.
     * `commit_rule`: how far the voters' logs are committed.
     * `appointed`: nobody is elected. A record outside the group names the leader of each term, and
-      the host calls `Node.appoint` there; see `Node`. It goes with the rule `EVERY_VOTER`.
+      the host calls `Node.appoint` there. It goes with the rule `EVERY_VOTER`, which says why.
     """
 
     id: int

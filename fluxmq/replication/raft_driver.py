@@ -138,7 +138,7 @@ class RaftDriver:
 
     def announce(self) -> None:
         """Tell the others the commit index if they do not know it. Errors as in `persisted`."""
-        if self.node.unannounced:
+        if self.node.quiescence.unannounced:
             self._guarded(self.node.announce)
 
     def campaign(self) -> None:
@@ -235,7 +235,7 @@ class RaftDriver:
             if self.leading and self.group.answers.held:
                 self.changed = True
                 self.group.answers.advance()  # also after a member's answer without effect
-            if self.gathers and self.node.unannounced:
+            if self.gathers and self.node.quiescence.unannounced:
                 self.observer.unannounced()
         finally:
             self._pumping = False
@@ -379,11 +379,6 @@ class RaftDriver:
         ]
         return self._rule.acknowledged(held, members)
 
-    @property
-    def settled(self) -> bool:
-        """True if everything given to the log is durable."""
-        return self._durable == self._written
-
     def halt(self) -> None:
         """Leave the group for now: accept, answer and send nothing, and give no vote.
 
@@ -408,7 +403,8 @@ class RaftDriver:
         """Apply what a halted member can; return whether its log is durable and all it committed is
         applied."""
         self._guarded(self._apply_rest)
-        return self.settled and not self._unapplied and not self.node.behind
+        durable = self._durable == self._written
+        return durable and not self._unapplied and not self.node.behind
 
     def log_failed(self, why: str) -> None:
         """Handle a failed log: step down for good and send nothing to the others any more."""
