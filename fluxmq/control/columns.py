@@ -1,7 +1,7 @@
 """Lists and their columns, named as in rabbitmqctl.
 
-RabbitMQ columns without a meaning here (mirrors, paging to disk, Erlang's own) are left out, so
-that asking for one is refused instead of answered with something else.
+RabbitMQ columns without a meaning here (paging to disk, Erlang's own) are left out, so that asking for
+one is refused instead of answered with something else.
 """
 
 from __future__ import annotations
@@ -38,6 +38,23 @@ class ListSpec:
 QUEUE_REPLICAS: Final = frozenset(("leader", "members", "online"))
 """Columns of a queue that name nodes in a cluster."""
 
+MIRROR_PIDS: Final = (
+    "slave_pids",
+    "mirror_pids",
+    "synchronised_slave_pids",
+    "synchronised_mirror_pids",
+)
+QUEUE_MIRRORS: Final = (
+    *MIRROR_PIDS,
+    "slave_nodes",
+    "mirror_nodes",
+    "synchronised_slave_nodes",
+    "synchronised_mirror_nodes",
+    "recoverable_slaves",
+    "mirrors_syncing",
+)
+"""Columns of mirrored queues, which control knows."""
+
 LISTS: Final[dict[str, ListSpec]] = {
     "queues": ListSpec(
         (
@@ -55,6 +72,7 @@ LISTS: Final[dict[str, ListSpec]] = {
             "members",
             "online",
             "migration",
+            *QUEUE_MIRRORS,
         ),
         ("name", "messages"),
         True,

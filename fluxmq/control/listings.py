@@ -15,7 +15,8 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 
-from fluxmq.control.columns import LISTS, QUEUE_REPLICAS, QUEUE_STATIC
+from fluxmq.control.columns import LISTS, QUEUE_MIRRORS, QUEUE_REPLICAS, QUEUE_STATIC
+from fluxmq.control.mirrors import MirrorStates, add_mirrors, not_mirrored
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import Peer, PeerError, RequestError, answers_of, forwarded
 from fluxmq.control.queue_columns import QueueColumns, placed, policy_name, static_reader
@@ -74,6 +75,8 @@ ROWS_SECONDS: Final = 2.0
 """Time to wait for one page of a shard."""
 NODE_SECONDS: Final = 4.0
 """Time to wait for one page of another node: less than fluxmqctl waits."""
+_MIRROR_DEPENDENT: Final = frozenset((*QUEUE_MIRRORS, "leader", "pid"))
+"""Columns of queues that depend on whether they are mirrored."""
 QUEUES_AT_ONCE: Final = 500
 """Queues that shards are asked about at once: their rows fit into a page."""
 REQUEST_SECONDS: Final = 30.0
@@ -83,7 +86,8 @@ REQUEST_SECONDS: Final = 30.0
 class Listings:
     """Serves lists on control's loop. `topology` returns the one in force, `shards` the connected
     shards, `replicas` those of a cluster's groups; None on a node without a cluster. `node`: this
-    one's name; `others`: the other nodes, which have connections of their own."""
+    one's name; `others`: the other nodes, which have connections of their own; `mirrors`: the state of
+    mirrored queues."""
 
     def __init__(
         self,
@@ -92,12 +96,14 @@ class Listings:
         replicas: Callable[[], Awaitable[RaftListing]] | None = None,
         node: str = "",
         others: ControlOfNodes | None = None,
+        mirrors: MirrorStates = not_mirrored,
     ) -> None:
         self._topology = topology
         self._shards = shards
         self._replicas = replicas
         self._node = node
-        self.columns = QueueColumns(topology, shards, replicas, node)
+        self._mirrors = mirrors
+        self.columns = QueueColumns(topology, shards, replicas, node, mirrors)
         self._others = others or ControlOfNodes((), shards)
 
     async def answer(self, message: ControlMessage) -> Body:
@@ -159,7 +165,8 @@ class Listings:
         self, topology: Topology, rows: dict[tuple[str, str], TableRow], columns: Sequence[str]
     ) -> tuple[str, ...]:
         """Add to queues' rows the columns that shards have; return the shards that did not answer."""
-        theirs = tuple(column for column in columns if column not in QUEUE_STATIC)
+        ours = (*QUEUE_STATIC, *QUEUE_MIRRORS)
+        theirs = tuple(column for column in columns if column not in ours)
         missing: tuple[str, ...] = ()
         if theirs and rows:
             question = RowsRequest(QUEUES, ("vhost", "name", *theirs), names=tuple(rows))
@@ -179,6 +186,11 @@ class Listings:
                 queue = topology.queue(*key)
                 if queue is not None:
                     row.update(placed(queue, groups, self._node))
+        if not _MIRROR_DEPENDENT.isdisjoint(columns):
+            for key, row in rows.items():
+                queue = topology.queue(*key)
+                if queue is not None:
+                    add_mirrors(row, queue, self._mirrors(queue))
         return tuple(sorted(missing))
 
     async def _of_nodes(self, wanted: ListRequest) -> Listed:

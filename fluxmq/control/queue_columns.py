@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fluxmq.control.clustering import in_contact
-from fluxmq.control.columns import LISTS, QUEUE_REPLICAS, QUEUE_STATIC
+from fluxmq.control.columns import LISTS, QUEUE_MIRRORS, QUEUE_REPLICAS, QUEUE_STATIC
+from fluxmq.control.mirrors import MirrorStates, mirror_columns, not_mirrored
 from fluxmq.control.peers import Peer, PeerError
 from fluxmq.ipc.clusters import RaftListing, RaftRow
 from fluxmq.ipc.column_messages import QUEUE_COLUMN, QueueColumn, QueueColumnPage
@@ -41,17 +42,21 @@ class QueueColumns:
         shards: Callable[[], list[Peer]],
         replicas: Callable[[], Awaitable[RaftListing]] | None,
         node: str,
+        mirrors: MirrorStates = not_mirrored,
     ) -> None:
         self._topology = topology
         self._shards = shards
         self._replicas = replicas
         self._node = node
+        self._mirrors = mirrors
 
     async def values(self, queues: Sequence[QueueRecord], column: str) -> list[Any]:
         """Return the values of a column of these queues; None for all if there is no such column."""
         if column in QUEUE_STATIC:
             read = static_reader(self._topology(), column)
             return [read(each) for each in queues]
+        if column in QUEUE_MIRRORS:
+            return [mirror_columns(each, self._mirrors(each))[column] for each in queues]
         if column in QUEUE_REPLICAS:
             return await self._placements(queues, column)
         if column not in LISTS[QUEUES].columns:

@@ -1,0 +1,36 @@
+"""Synchronisation of mirrored queues: fluxmqctl's requests to control, and the answers.
+
+    fluxmqctl -> control  sync_queue, cancel_sync_queue
+
+Pure, like `messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluxmq.ipc.messages import MessageBody, Name, Text
+
+SYNC_QUEUE: Final = "sync_queue"
+CANCEL_SYNC_QUEUE: Final = "cancel_sync_queue"
+KINDS: Final = frozenset({SYNC_QUEUE, CANCEL_SYNC_QUEUE})
+
+NOT_MIRRORED: Final = "not_mirrored"
+"""Text of the refusal, with code ``invalid``, for a queue that is not mirrored."""
+
+
+class MirroredQueue(MessageBody, frozen=True):
+    """A mirrored queue whose mirrors are to be synchronised, or no longer. ``begin``: false for a mere
+    query of how far that is."""
+
+    vhost: Name
+    name: Name
+    begin: bool = True
+
+
+class SyncState(MessageBody, frozen=True):
+    """Whether mirrors are being synchronised; the answer to a cancellation says whether they were.
+    ``progress``: in words, if known."""
+
+    syncing: bool
+    progress: Text = ""
