@@ -37,6 +37,8 @@ class MirrorStore(Protocol):
     """The records of mirrored groups. ``lives``: the nodes that run."""
 
     lives: frozenset[str]
+    known: bool
+    """True once the records have been read."""
 
     @property
     def records(self) -> Mapping[str, MirrorRecord]:

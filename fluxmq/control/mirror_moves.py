@@ -1,7 +1,7 @@
 """Moves of queues to the nodes on which their policies want them mirrored, in a cluster.
 
-The node that coordinates compares, for each classic queue that can be mirrored, the nodes that its policy
-wants with those of the group that it is in, and has queues that differ moved to another group. A move
+Each node compares, for the classic queues that it has or leads, the nodes that a queue's policy wants with
+those of the group that the queue is in, and has queues that differ moved to another group. A move
 copies what the queue has beside its use (`queue_migrations`), so a new mirror has everything when it
 becomes one: to synchronise mirrors is to move. With ``ha-sync-mode: manual`` a queue moves to more nodes
 only when it is empty, or when somebody asks for it.
@@ -28,8 +28,9 @@ from fluxmq.ipc.placements import number_of
 from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.routing.topology.changes import AbortMigration, Change, MigrateQueue
+from fluxmq.routing.topology.mirror_keys import AUTOMATIC, MODE_KEY
 from fluxmq.routing.topology.mirror_records import MirrorRecord
-from fluxmq.routing.topology.mirroring import AUTOMATIC, MirrorPolicy, mirror_policy, wanted
+from fluxmq.routing.topology.mirroring import MirrorPolicy, mirror_policy, wanted
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.clustering import BUFFERED, LOCAL
@@ -37,9 +38,9 @@ from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.schema import Settings
 
 LOOK_SECONDS: Final = 0.5
-"""Interval at which the coordinator looks whether something has changed."""
+"""Interval between two looks whether something has changed."""
 EMPTY_SECONDS: Final = 5.0
-"""Interval at which it looks whether queues that wait to be empty are."""
+"""Interval between two looks whether queues that wait to be empty are."""
 MOVING_MAX: Final = 16
 """Queues that move at once because of policies."""
 QUEUES_AT_ONCE: Final = 500
@@ -65,8 +66,8 @@ class Outcome:
 
 
 class MirrorMoves(MirrorSync):
-    """Those that one node's control process starts. ``coordinates`` returns whether this node does so by
-    itself; ``count`` returns the messages of queues, by virtual host and name."""
+    """Those that one node's control process starts. ``count`` returns the messages of queues here, by
+    virtual host and name."""
 
     def __init__(
         self,
@@ -75,7 +76,6 @@ class MirrorMoves(MirrorSync):
         topology: Callable[[], Topology],
         settings: Callable[[], Settings],
         change: Callable[[Sequence[Set]], Awaitable[TopologyChanged]],
-        coordinates: Callable[[], bool],
         count: Callable[[Sequence[QueueRecord]], Awaitable[dict[tuple[str, str], int]]],
     ) -> None:
         self._store = store
@@ -83,7 +83,6 @@ class MirrorMoves(MirrorSync):
         self._topology = topology
         self._settings = settings
         self._change = change
-        self._coordinates = coordinates
         self._count = count
         self._task: asyncio.Task[None] | None = None
         self._seen: object = None
@@ -147,15 +146,13 @@ class MirrorMoves(MirrorSync):
     def _record(self, queue: QueueRecord) -> MirrorRecord | None:
         return self._store.records.get(queue.group) if is_mirrored(queue.group) else None
 
-    # The coordinator
+    # The queues of this node
 
     async def _run(self) -> None:
-        """See to the queues while this node coordinates; outermost frame of its task."""
+        """See to the queues; outermost frame of its task."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._coordinates() or not self._store.known:
-                self._seen = None
-                self._waiting.clear()
+            if not self._store.known:
                 continue
             try:
                 await self._look()
@@ -185,13 +182,16 @@ class MirrorMoves(MirrorSync):
         where queues should not be any more aborted."""
         found: list[Outcome] = []
         moving = 0
-        topology = self._topology()
+        topology, records = self._topology(), self._store.records
+        node = self._settings().cluster.node_id
         mirrored = _is_any_mirrored(topology)
         aborted: list[Set] = []
         for number, queue in enumerate(list(topology.queues())):
             if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
                 await asyncio.sleep(0)
             if not (mirrored or queue.arguments or is_mirrored(queue.group) or queue.moving_to):
+                continue
+            if home_of(queue, records) != node:
                 continue
             outcome = self._outcome(queue)
             if not queue.moving_to:
@@ -217,7 +217,9 @@ class MirrorMoves(MirrorSync):
         record, online = self._record(queue), self._choices.online
         policy = mirror_policy(topology, queue)
         leader = home_of(queue, records)
-        if leader not in online or (record is None and (policy is None or is_mirrored(queue.group))):
+        if leader not in online or (
+            record is None and (policy is None or is_mirrored(queue.group))
+        ):
             return None
         if policy is None:
             return Outcome(queue, None, (leader,), ())
@@ -279,9 +281,9 @@ def said_added(queue: QueueRecord, node: str) -> None:
 def _is_as_wanted(record: MirrorRecord, policy: MirrorPolicy, nodes: Sequence[str]) -> bool:
     """Return whether a group is on these nodes, by these rules."""
     rules = (record.promote_on_failure, record.promote_on_shutdown)
-    return (
-        {each.node for each in record.members} == {*nodes}
-        and rules == (policy.promote_on_failure, policy.promote_on_shutdown)
+    return {each.node for each in record.members} == {*nodes} and rules == (
+        policy.promote_on_failure,
+        policy.promote_on_shutdown,
     )
 
 
@@ -290,4 +292,8 @@ def _is_wider(target: MirrorRecord, record: MirrorRecord) -> bool:
 
 
 def _is_any_mirrored(topology: Topology) -> bool:
-    return any("ha-mode" in policy.definition for policy in topology.policies())
+    return any(
+        MODE_KEY in policy.definition
+        for vhost in topology.vhosts()
+        for policy in topology.policies(vhost.name)
+    )

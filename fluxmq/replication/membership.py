@@ -230,7 +230,9 @@ class GroupMembers:
         mirrors = self.mirrors if is_mirrored(replica.plan.name) else None
         if mirrors is not None:
             mirrors.look(replica)
-            leads = status.role is Role.LEADER  # it may have to do without a voter to commit anything
+            leads = (
+                status.role is Role.LEADER
+            )  # it may have to do without a voter to commit anything
         else:
             leads = replica.hosted.driver.leading
         if not leads:

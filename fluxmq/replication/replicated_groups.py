@@ -193,14 +193,6 @@ class ReplicatedGroups:
         self.members = GroupMembers(
             *(replicas, shards, self.orders_here, self.plans, hosting, files, paths, now)
         )
-        self.mirrors = self.members.mirrors = MirrorLeaders(
-            shards.node,
-            self._settings.cluster.net_ticktime,
-            replicas,
-            self._on_mirrors,
-            lambda group: self.heartbeats.stirred(group),
-            now,
-        )
         self._reading = ThreadPoolExecutor(2, "snapshot-read")
         self.served = SnapshotCalls(
             *(files, paths, hosting.checkpoints, self._reading, hosting.groups.get, now)
@@ -217,6 +209,10 @@ class ReplicatedGroups:
         self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
         self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
         self.heartbeats = HeartbeatLinks(shards, hosting, now)
+        self.mirrors = self.members.mirrors = MirrorLeaders(
+            *(shards.node, self._settings.cluster.net_ticktime, replicas),
+            *(self._on_mirrors, self.heartbeats.stirred, now),
+        )
 
     # Joining
 

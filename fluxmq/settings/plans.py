@@ -170,7 +170,9 @@ class GroupPlans:
             return self._plan(group)
         if is_mirrored(group):
             if group not in self._history.mirrors:
-                raise UnknownGroup(group, "is a mirrored group of which this node has not heard yet")
+                raise UnknownGroup(
+                    group, "is a mirrored group of which this node has not heard yet"
+                )
             return self._plan(group)
         known = group == DEFAULT_GROUP or group in self._raft.groups or self._copies(group) > 0
         # Also for a node that the settings name no longer: its group may have queues.
@@ -348,7 +350,8 @@ class GroupPlans:
             own=member_number(own) if own in chosen and self._is_same(own, first) else 0,
             write_policy="forward" if mirrored else raft.write_policy,
             distribution_mode="forward" if mirrored else raft.distribution_mode,
-            sync_mode=mirrored or (raft.sync_mode if section.sync_mode is None else section.sync_mode),
+            sync_mode=mirrored
+            or (raft.sync_mode if section.sync_mode is None else section.sync_mode),
             ack_timeout=section.ack_timeout or raft.ack_timeout,
             replication_factor=factor,
             min_in_sync_replicas=1 if mirrored else min(in_sync, len(members)),

@@ -4,8 +4,12 @@ leader's has ended, and a node that returns is a mirror again."""
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pika  # type: ignore[import-untyped]
 import pytest
@@ -70,6 +74,87 @@ def led_by(node: Node, leader: str) -> MirrorRecord | None:
     """The record of the only group that a node leads."""
     found = [each for each in records(node).values() if each.leader == leader]
     return found[0] if len(found) == 1 else None
+
+
+class Traffic(threading.Thread):
+    """A client that publishes with confirms and consumes what it has published, until ``finish``."""
+
+    def __init__(self, node: Node, queue: str) -> None:
+        super().__init__(daemon=True)
+        self._node = node
+        self._queue = queue
+        self._ended = threading.Event()
+        self.confirmed = 0
+        self.got: list[int] = []
+        self.longest = 0.0
+        """Seconds between two confirmations, at most."""
+        self.cancelled = False
+
+    def run(self) -> None:
+        """Publish and consume."""
+        with channel_of(self._node) as channel:
+            channel.basic_qos(prefetch_count=50)
+            channel.basic_consume(self._queue, self._take)
+            channel.add_on_cancel_callback(lambda _frame: setattr(self, "cancelled", True))
+            last = time.monotonic()
+            while not self._ended.is_set():
+                channel.basic_publish("", self._queue, b"%d" % self.confirmed)
+                self.confirmed += 1
+                now = time.monotonic()
+                self.longest, last = max(self.longest, now - last), now
+                channel.connection.process_data_events(0)
+            deadline = time.monotonic() + SECONDS
+            while len(set(self.got)) < self.confirmed and time.monotonic() < deadline:
+                channel.connection.process_data_events(0.05)
+
+    def _take(self, channel: BlockingChannel, method: Any, _properties: Any, body: bytes) -> None:
+        self.got.append(int(body))
+        channel.basic_ack(method.delivery_tag)
+
+    def finish(self) -> None:
+        """End, and check that every message has come, once."""
+        self._ended.set()
+        self.join(2 * SECONDS)
+        assert not self.is_alive()
+        assert not self.cancelled
+        assert sorted(self.got) == list(range(self.confirmed))
+
+
+def row_of(node: Node, queue: str) -> dict[str, Any]:
+    """The row of a queue as a node lists it."""
+    columns = ("name", "policy", "pid", "mirror_pids", "synchronised_mirror_pids", "messages")
+    rows = json.loads(node.broker.control("list_queues", "--formatter", "json", *columns))
+    (found,) = [row for row in rows if row["name"] == queue]
+    return dict(found)
+
+
+def test_policies_mirror_queues_in_use_and_end_that(cluster: Cluster) -> None:
+    """S4-08, S4-09, S4-20, S4-34, S4-54, S4-76."""
+    first, second, third = cluster.nodes
+    name = "two.used"
+    with channel_of(first) as channel:
+        channel.queue_declare(name, durable=True)
+    here, there = Traffic(first, name), Traffic(second, name)
+    here.start()
+    eventually(lambda: here.confirmed > 20, "it is used", SECONDS)
+    assert row_of(first, name)["mirror_pids"] in (None, "")
+    definition = '{"ha-mode":"exactly","ha-params":2,"ha-sync-mode":"automatic"}'
+    first.broker.control("set_policy", "ha-two", r"^two\.", definition)
+
+    def mirrored() -> bool:
+        row = row_of(first, name)
+        return bool(row["synchronised_mirror_pids"])
+
+    eventually(mirrored, "it has a mirror", SECONDS)
+    assert row_of(first, name)["policy"] == "ha-two"
+    confirmed = here.confirmed
+    eventually(lambda: here.confirmed > confirmed + 20, "it is used", SECONDS)
+    first.broker.control("clear_policy", "ha-two")
+    eventually(lambda: not mirrored(), "it has no mirror any more", SECONDS)
+    confirmed = here.confirmed
+    eventually(lambda: here.confirmed > confirmed + 20, "it is used", SECONDS)
+    here.finish()
+    print(f"{here.confirmed} confirmed, longest pause {here.longest * 1000:.0f} ms")
 
 
 def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(

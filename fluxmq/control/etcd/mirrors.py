@@ -178,10 +178,11 @@ class MirrorKeys:
             if key.startswith(NODES):
                 lives.add(key.removeprefix(NODES).decode("utf-8", "replace"))
             elif key.startswith(PREFIX):
+                group = key.removeprefix(PREFIX).decode("utf-8", "replace")
+                if not is_mirrored(group) or len(kept) >= MIRRORED_GROUPS_MAX:
+                    self._failed(f"key {key!r}", ValueError("ignored"))
+                    continue
                 try:
-                    group = key.removeprefix(PREFIX).decode()
-                    if not is_mirrored(group) or len(kept) >= MIRRORED_GROUPS_MAX:
-                        raise ValueError(f"{group} is no mirrored group")
                     kept[group] = KeptRecord(MirrorRecord.decode(entry.value), entry.revision)
                 except ValueError as problem:
                     self._failed(f"key {key!r}", problem)
