@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 COMMANDS: Final = (
-    *("add_user", "add_vhost", "alarms", "authenticate_user", "await_startup", "change_password"),
-    *("check_alarms", "check_if_node_is_quorum_critical", "check_local_alarms"),
+    *("add_user", "add_vhost", "alarms", "authenticate_user", "await_startup"),
+    *("cancel_sync_queue", "change_password", "check_alarms"),
+    "check_if_cluster_has_classic_queue_mirroring_policy",
+    *("check_if_node_is_quorum_critical", "check_local_alarms"),
     *("check_port_connectivity", "check_port_listener", "check_protocol_listener", "check_running"),
     *("check_virtual_hosts", "clear_global_parameter", "clear_operator_policy"),
     *("clear_parameter", "clear_permissions", "clear_policy"),
@@ -15,13 +17,13 @@ COMMANDS: Final = (
     *("environment", "export_definitions", "forget_cluster_node", "import_definitions"),
     *("is_running", "list_bindings", "list_channels", "list_connections", "list_consumers"),
     *("list_exchanges", "list_global_parameters", "list_operator_policies", "list_parameters"),
-    *("list_permissions", "list_policies"),
+    *("list_permissions", "list_policies", "list_policies_with_classic_queue_mirroring"),
     *("list_queues", "list_topic_permissions", "list_user_permissions"),
     *("list_user_topic_permissions", "list_users", "list_vhost_limits", "list_vhosts", "listeners"),
     *("node_health_check", "ping", "purge_queue", "rebalance", "resume_listeners"),
     *("server_version", "set_cluster_name", "set_global_parameter", "set_operator_policy"),
     *("set_parameter", "set_permissions", "set_policy", "set_topic_permissions"),
-    *("set_user_tags", "set_vhost_limits", "status", "suspend_listeners", "version"),
+    *("set_user_tags", "set_vhost_limits", "status", "suspend_listeners", "sync_queue", "version"),
 )
 """Commands under RabbitMQ's names."""
 
@@ -51,10 +53,6 @@ REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(("join_cluster", "change_cluster_node_type"), _MEMBERS),
     **dict.fromkeys(("update_cluster_nodes", "rename_cluster_node", "discover_peers"), _MEMBERS),
     "await_online_nodes": "fluxmqctl cluster_status shows which nodes are in contact",
-    **dict.fromkeys(
-        ("sync_queue", "cancel_sync_queue"),
-        "queues are replicated by their group's log; fluxmqctl members shows how far each copy is",
-    ),
     **dict.fromkeys(
         ("grow", "shrink", "add_member", "delete_member"),
         "members are those of a replication group, with all its queues: fluxmqctl grow and shrink",

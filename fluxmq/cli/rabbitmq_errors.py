@@ -7,7 +7,7 @@ from typing import Final
 
 from fluxmq.cli.exits import EXIT_NO_ANSWER, EXIT_NOT_RUNNING, EXIT_USAGE, ExitError
 from fluxmq.cli.passwords import PasswordError
-from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_NOT_FOUND
+from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_INVALID, ERROR_NOT_FOUND
 from fluxmq.ipc.polling_client import CallError
 
 EX_USAGE: Final = 64
@@ -19,6 +19,7 @@ EX_SOFTWARE: Final = 70
 HEADINGS: Final = {
     "add_user": 'Adding user "{user}" ...',
     "authenticate_user": 'Authenticating user "{user}" ...',
+    "cancel_sync_queue": "Stopping synchronising queue '{queue}' in vhost '{vhost}' ...",
     "change_password": 'Changing password for user "{user}" ...',
     "clear_permissions": 'Clearing permissions for user "{user}" in vhost "{vhost}" ...',
     "clear_policy": 'Clearing policy "{name}" on vhost "{vhost}" ...',
@@ -37,11 +38,15 @@ HEADINGS: Final = {
     "set_policy": 'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority'
     ' "{priority}" for vhost "{vhost}" ...',
     "set_vhost_limits": 'Setting vhost limits to "{limits}" for vhost "{vhost}" ...',
+    "sync_queue": "Synchronising queue '{queue}' in vhost '{vhost}' ...",
 }
 """Headings of commands that may be refused: RabbitMQ's programs print them before they begin."""
 _EMPTY_LISTS: Final = ("list_queues", "list_exchanges", "list_bindings")
 """Lists that are empty for a virtual host that does not exist."""
-_PLAIN: Final = ("check_alarms", "check_port_listener", "node_health_check")
+_PLAIN: Final = (
+    *("check_alarms", "check_if_cluster_has_classic_queue_mirroring_policy"),
+    *("check_port_listener", "node_health_check"),
+)
 """Checks whose sentence stands alone when they fail."""
 _UNQUOTED: Final = ("set_permissions", "set_topic_permissions")
 _QUEUE_PROBLEMS: Final = {
@@ -108,8 +113,10 @@ def _refused(refusal: CallError, options: argparse.Namespace) -> tuple[int, str]
     if command == "delete_queue":
         found = next((said for word, said in _QUEUE_PROBLEMS.items() if word in text), text)
         return EX_USAGE, f"Error:\n{found}"
-    if command == "purge_queue" and missing:
+    if command in ("purge_queue", "sync_queue", "cancel_sync_queue") and missing:
         return EX_UNAVAILABLE, "Error:\nnot_found"
+    if command == "sync_queue" and refusal.code == ERROR_INVALID:
+        return EX_UNAVAILABLE, "Error:\nnot_mirrored"
     if user is not None and missing and "user" in text:
         name = user if command in _UNQUOTED else f'"{user}"'
         return EX_NOUSER, f"Error:\nUser {name} does not exist"

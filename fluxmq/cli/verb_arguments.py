@@ -31,6 +31,7 @@ def add_verbs(commands: Commands) -> None:
     _policies(commands)
     _lists(commands)
     _orders(commands)
+    _mirrors(commands)
     _bans(commands)
     _definitions(commands)
     _health(commands)
@@ -322,6 +323,22 @@ def _policies(commands: Commands) -> None:
         "show every setting of a queue or exchange and where it comes from",
         ("subject", "name of the queue or exchange"),
     )
+
+
+def _mirrors(commands: Commands) -> None:
+    text = "copy what the mirrors of a mirrored queue lack to them, and wait until they have it"
+    queue = ("queue", "name of the queue to synchronise")
+    _verb(commands, "sync_queue", text, queue, vhost=True)
+    text = "stop synchronising the mirrors of a queue"
+    _verb(commands, "cancel_sync_queue", text, ("queue", "the queue's name"), vhost=True)
+    check = _verb(
+        commands,
+        "check_if_cluster_has_classic_queue_mirroring_policy",
+        "check that no policy mirrors queues (exit code 1 if one does)",
+    )
+    check.add_argument("--formatter", choices=FORMATTERS, default="table", help="json: one object")
+    name = "list_policies_with_classic_queue_mirroring"
+    _formatted(_verb(commands, name, "list the policies that mirror queues"))
 
 
 def _listing(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.cli import ban_verbs, limit_verbs, parameter_verbs, trace_verbs
+from fluxmq.cli import ban_verbs, limit_verbs, mirror_verbs, parameter_verbs, trace_verbs
 from fluxmq.cli.exits import EXIT_REFUSED, EXIT_USAGE, ExitError
 from fluxmq.cli.formats import said, table
 from fluxmq.cli.node import TargetNode
@@ -130,6 +130,7 @@ def _set_policy(node: TargetNode, options: argparse.Namespace) -> list[str]:
         operator,
     )
     _change(node, SetPolicy(policy))
+    node.complaints += mirror_verbs.warnings_of(policy.definition)
     what = "operator policy override" if operator else "policy"
     return said(
         options,
@@ -257,6 +258,7 @@ VERBS: Final[dict[str, Callable[[TargetNode, argparse.Namespace], list[str]]]] =
     **ban_verbs.VERBS,
     **trace_verbs.VERBS,
     **parameter_verbs.verbs(_change),
+    **mirror_verbs.verbs(_rows),
     **dict.fromkeys(_LISTS, _list),
     "add_vhost": _add_vhost,
     "delete_vhost": _delete_vhost,

@@ -284,7 +284,7 @@ class ControlProcess:
             await self._load_definitions(definitions, management)
 
     def _serve_queues(self, topology_service: TopologyService, listing: listings.Listings) -> None:
-        """Answer requests to move queues and to back them up."""
+        """Answer requests to move queues, to synchronise their mirrors and to back them up."""
         migrations = queue_migrations.MigrationRequests(
             lambda: self._settings,
             lambda: topology_service.topology,
@@ -294,7 +294,9 @@ class ControlProcess:
         backing_up = queue_backups.QueueBackupRequests(
             lambda: topology_service.topology, self._shards, self._answer
         )
+        mirroring = mirror_requests.MirrorRequests(lambda: topology_service.topology)
         self._answers |= dict.fromkeys(queue_migrations.KINDS, migrations.answer)
+        self._answers |= dict.fromkeys(mirror_requests.KINDS, mirroring.answer)
         self._answers |= dict.fromkeys(queue_backups.KINDS, backing_up.answer)
 
     def _join(self, topology_service: TopologyService, directory: Directory) -> None:

@@ -2,7 +2,8 @@
 
     fluxmqctl -> control  sync_queue, cancel_sync_queue
 
-Pure, like `messages`.
+A queue that does not exist is refused with the code ``not_found``; one that is not mirrored with
+``invalid``, unless the request is to cancel. Pure, like `messages`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from fluxmq.ipc.messages import MessageBody, Name, Text
 SYNC_QUEUE: Final = "sync_queue"
 CANCEL_SYNC_QUEUE: Final = "cancel_sync_queue"
 KINDS: Final = frozenset({SYNC_QUEUE, CANCEL_SYNC_QUEUE})
-
-NOT_MIRRORED: Final = "not_mirrored"
-"""Text of the refusal, with code ``invalid``, for a queue that is not mirrored."""
 
 
 class MirroredQueue(MessageBody, frozen=True):

@@ -1,4 +1,7 @@
-"""The pages of the management interface in headless Chromium: each loads, and its forms do what they say."""
+"""The pages of the management interface in headless Chromium: each loads, and its forms do what they say.
+
+Longer than 500 lines because all cases share a browser's helpers and one broker.
+"""
 
 from __future__ import annotations
 
@@ -234,6 +237,71 @@ def test_a_queue_from_its_declaration_to_its_end(page: Page) -> None:
     page.shows("Deleted.")
     page.open("queues", "Add a queue")
     assert "made here" not in page.text
+    assert page.errors() == []
+
+
+MIRRORED = {
+    "leader": "n1",
+    "members": ["n1", "n2"],
+    "messages": 100,
+    "slave_nodes": ["n2", "n3"],
+    "synchronised_slave_nodes": ["n2"],
+    "mirrors_syncing": False,
+}
+SHOWN = """
+const [name, row, done] = arguments;
+const sent = [];
+const context = {
+  api: { has: () => true, send: async (...request) => sent.push(request) },
+  act: async (text, act) => { await act(); },
+};
+import("/views_mirrors.js").then((views) => {
+  const box = document.createElement("div");
+  box.append(...[views[name].length > 1 ? views[name](context, row, "queues/%2F/q") : views[name](row)].flat());
+  box.querySelector("button")?.click();
+  const bar = box.querySelector("progress");
+  done([box.textContent, sent, bar ? bar.value / bar.max : null]);
+});
+"""
+
+
+@pytest.mark.parametrize(
+    ("view", "changed", "text", "sent", "share"),
+    [
+        ("replicas", {}, "n1 +1+1 unsynchronised", [], None),
+        ("replicas", {"slave_nodes": []}, "n1 +1", [], None),
+        ("replicas", {"slave_nodes": None}, "n1+1", [], None),
+        ("replicas", {"slave_nodes": None, "members": ["n1"]}, "n1", [], None),
+        ("mirrors", {}, "n2n3 (unsynchronised)", [], None),
+        ("mirrors", {"slave_nodes": []}, "none is online", [], None),
+        ("mirrors", {"slave_nodes": None}, "", [], None),
+        ("synchronisation", {}, "SynchronisationSynchronise", ["sync"], None),
+        ("synchronisation", {"slave_nodes": ["n2"]}, "", [], None),
+        ("synchronisation", {"slave_nodes": None}, "", [], None),
+        (
+            "synchronisation",
+            {"mirrors_syncing": True, "migration": "copying, 25 messages left"},
+            "Synchronisation 25 messages leftCancel",
+            ["cancel_sync"],
+            0.75,
+        ),
+        (
+            "synchronisation",
+            {"mirrors_syncing": True, "migration": "waiting"},
+            "SynchronisationCancel",
+            ["cancel_sync"],
+            0,
+        ),
+    ],
+)
+def test_mirrors_are_shown_and_synchronised(
+    page: Page, view: str, changed: Any, text: str, sent: list[str], share: float | None
+) -> None:
+    """S3-06, S4-18, S4-57: a list has the number of mirrors, a page their nodes and how to synchronise them."""
+    page.open("", "Log in")
+    found = page.driver.execute_async_script(SHOWN, view, MIRRORED | changed)
+    actions = [["POST", "queues/%2F/q/actions", {"action": each}] for each in sent]
+    assert found == [text, actions, share]
     assert page.errors() == []
 
 

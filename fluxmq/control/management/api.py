@@ -85,7 +85,9 @@ class ManagementApi:
         self.sampler = TrafficSampler(shards)
         others = ControlOfNodes(node.others, shards)
         self.rates = MessageRates(self.sampler, node.name, others)
-        objects = MessagingObjects(node.topology, listings, caller, self.rates, node.name)
+        objects = MessagingObjects(
+            *(node.topology, listings, caller, self.rates, node.name, node.ask)
+        )
         clients = MessagingClients(node.ask, partial(_consumer_timeout, node))
         administration = Administration(
             *(

@@ -26,6 +26,7 @@ from fluxmq.ipc import (
     cluster_nodes,
     clusters,
     migrations,
+    mirror_messages,
     permission_messages,
     placements,
     row_messages,
@@ -71,6 +72,7 @@ KINDS: Final = frozenset(
         *(clusters.MEMBER_CHANGE, clusters.FORGET_NODE, clusters.AUDIT),
         *(cluster_nodes.ADMIT_NODE, cluster_nodes.LEAVE),
         *(migrations.MIGRATE_QUEUE, migrations.MIGRATION),
+        *mirror_messages.KINDS,
         *(EXPORT_DEFINITIONS, IMPORT_DEFINITIONS),
         *(RESTORE_QUEUE, RESTORE_BATCH),
     }

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from fluxmq.control.columns import MIRROR_PIDS, QUEUE_MIRRORS
 from fluxmq.control.listings import Listings
 from fluxmq.control.management.amqp_calls import GET_MAX, AmqpCaller, AmqpContent
 from fluxmq.control.management.list_query import JsonRow, ListQuery, value_of
@@ -17,11 +18,13 @@ from fluxmq.control.management.rates import SAMPLED, MessageRates, span_of
 from fluxmq.control.management.requests import (
     ApiError,
     ApiRoute,
+    Ask,
     Call,
     Right,
     answer,
     bad_request,
     done,
+    error_of,
     flag_of,
     not_found,
     number_of,
@@ -29,6 +32,9 @@ from fluxmq.control.management.requests import (
     text_of,
 )
 from fluxmq.control.management.rows import binding_row, exchange_row, properties_key
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.messages import ERROR_INVALID, MessageError
+from fluxmq.ipc.mirror_messages import CANCEL_SYNC_QUEUE, SYNC_QUEUE, MirroredQueue
 from fluxmq.ipc.row_messages import TableRow, plain
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.content import BasicProperties
@@ -63,12 +69,16 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 """Name of the default exchange in paths, where an empty one cannot be."""
 STATIC: Final = ("name", "vhost", "type", "durable", "auto_delete", "exclusive")
 """Columns that need no shard: a list sorted by them costs only its page."""
+RECOVERABLE: Final = "recoverable_slaves"
+ACTIONS: Final = {"sync": SYNC_QUEUE, "cancel_sync": CANCEL_SYNC_QUEUE}
+"""Actions on mirrored queues, and the requests that carry them out."""
 QUEUES_MAX: Final = 100_000
 """Queues listed at once without paging, or sorted by a column that shards have."""
 
 
 class MessagingObjects:
-    """Serves the routes. ``node``: this node's name."""
+    """Serves the routes. ``node``: this node's name; ``ask`` has the control process carry a request
+    out."""
 
     def __init__(
         self,
@@ -77,12 +87,14 @@ class MessagingObjects:
         caller: AmqpCaller,
         rates: MessageRates,
         node: str,
+        ask: Ask,
     ) -> None:
         self._topology = topology
         self._listings = listings
         self.rates = rates
         self._caller = caller
         self._node = node
+        self._ask = ask
 
     def routes(self) -> list[ApiRoute]:
         """Return the routes."""
@@ -216,6 +228,10 @@ class MessagingObjects:
         found = {**row, "node": node}
         if not leader:
             found |= {"leader": node, "members": [node], "online": [node]}
+        # As in RabbitMQ, which has nodes here instead of identifiers.
+        for column in QUEUE_MIRRORS:
+            if column in MIRROR_PIDS or (found[column] is None and column != RECOVERABLE):
+                del found[column]
         found["state"] = row.get("state") or "down"
         for column in ("messages", "messages_ready", "messages_unacknowledged", "consumers"):
             found[column] = row.get(column) or 0
@@ -269,11 +285,17 @@ class MessagingObjects:
         return done()
 
     async def _act(self, call: Call) -> web.Response:
-        """Accept what classic mirrored queues are told to do: there are none to synchronise."""
-        self._found_queue(call)
+        """Have the mirrors of a queue synchronised, or no longer. One that is not mirrored has none, which
+        is no error, as in RabbitMQ."""
+        queue = self._found_queue(call)
         action = text_of(await call.body(), "action")
-        if action not in ("sync", "cancel_sync"):
+        if action not in ACTIONS:
             raise bad_request(f"unknown action {action!r}")
+        try:
+            await self._ask(ACTIONS[action], MirroredQueue(queue.vhost, queue.name).to_body())
+        except (RequestError, MessageError) as problem:
+            if problem.code != ERROR_INVALID:
+                raise error_of(problem) from problem
         return done()
 
     # Bindings

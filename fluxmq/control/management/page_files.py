@@ -17,6 +17,7 @@ TYPES: Final = {
     "app.js": "text/javascript",
     "views.js": "text/javascript",
     "views_groups.js": "text/javascript",
+    "views_mirrors.js": "text/javascript",
     "views_mqtt.js": "text/javascript",
     "views_node.js": "text/javascript",
     "live.js": "text/javascript",

@@ -148,7 +148,7 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
     "DELETE queues/{vhost}/{name}/contents": RouteText("Purge a queue"),
     "POST queues/{vhost}/{name}/get": RouteText("Get messages of a queue", "Message[]", "Get"),
     "POST queues/{vhost}/{name}/actions": RouteText(
-        "Accept an action on mirrored queues, of which there are none", "", "Action"
+        "Have the mirrors of a queue synchronised, or no longer", "", "Action"
     ),
     "GET bindings": RouteText("List the bindings", "Binding[]", "", _PAGED),
     "GET bindings/{vhost}": RouteText(

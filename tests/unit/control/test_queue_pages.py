@@ -16,6 +16,7 @@ from fluxmq.control.management.amqp_calls import AmqpCaller
 from fluxmq.control.management.objects import MessagingObjects
 from fluxmq.control.management.rates import MessageRates
 from fluxmq.control.management.requests import Call, Caller
+from fluxmq.control.mirror_requests import MirrorRequests
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.peers import Peer
 from fluxmq.ipc.column_messages import QUEUE_COLUMN, QueueColumn, QueueColumnPage
@@ -99,7 +100,11 @@ class PagesPart:
         self.sampler = SamplerPart(shards)
         rates = MessageRates(self.sampler, "node1", ControlOfNodes((), shards))
         listings = Listings(lambda: topology, shards, node="node1")
-        objects = MessagingObjects(lambda: topology, listings, AmqpCaller(shards), rates, "node1")
+        caller, told = AmqpCaller(shards), MirrorRequests(lambda: topology)
+        objects = MessagingObjects(
+            *(lambda: topology, listings, caller, rates, "node1"),
+            lambda kind, body: told.answer(ControlMessage(kind, 0, body)),
+        )
         self._route = next(each for each in objects.routes() if each.path == "queues")
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 import { path } from "/api.js";
 import { badge, bytes, confirmed, el, form, number, numbers, table } from "/dom.js";
+import { mirrors, replicas, replicated, synchronisation } from "/views_mirrors.js";
 
 export const link = (href, text) => el("a", { href }, text);
 const queueLink = (row) => link(`#/queue/${path(row.vhost, row.name)}`, row.name || "(none)");
@@ -114,7 +115,7 @@ export async function queues(context) {
   const sort = sorting(context, "name");
   const wanted = new URLSearchParams({ page: query.page || 1, page_size: 50, sort: sort.by, sort_reverse: sort.reverse, name: query.name || "" });
   const found = await api.get(`queues${query.vhost ? `/${path(query.vhost)}` : ""}?${wanted}`);
-  const several = found.items.some((row) => row.members.length > 1);
+  const several = found.items.some(replicated);
   return [
     el("h2", {}, "Queues"),
     search(context, "Part of the name"),
@@ -123,7 +124,7 @@ export async function queues(context) {
       { title: "Name", sort: "name", cell: queueLink },
       { title: "Type", sort: "type", cell: (row) => badge(row.type) },
       { title: "Features", cell: (row) => [yes(row.durable, "durable"), yes(row.exclusive, "exclusive"), yes(row.auto_delete, "auto-delete"), yes(row.policy, row.policy)] },
-      ...(several ? [{ title: "Leader", cell: (row) => [row.leader, row.members.length > 1 ? badge(`+${row.members.length - 1}`) : ""] }] : []),
+      ...(several ? [{ title: "Leader", cell: replicas }] : []),
       { title: "State", sort: "state", cell: (row) => badge(row.state, row.state === "running" ? "good" : "bad") },
       { title: "Ready", number: true, sort: "messages_ready", cell: (row) => row.messages_ready },
       { title: "Unacknowledged", number: true, sort: "messages_unacknowledged", cell: (row) => row.messages_unacknowledged },
@@ -176,8 +177,8 @@ export async function queue(context) {
   const { api, parts: [vhost, name] } = context;
   const where = `queues/${path(vhost, name)}`;
   const [found, bindings, consumers, explained] = await Promise.all([api.get(`${where}?${TEN_MINUTES(30)}`), api.get(`${where}/bindings`), api.get(`consumers/${path(vhost)}`), api.get(`fluxmq/v1/explain/${path(vhost, name)}`)]);
-  const replicated = (found.members || []).length > 1 && api.has();
-  const groups = replicated ? (await api.get("fluxmq/v1/raft?columns=name")).map((row) => row.name).filter((each) => !each.startsWith("_") && each !== found.group) : [];
+  const movable = (found.members || []).length > 1 && !found.slave_nodes && api.has();
+  const groups = movable ? (await api.get("fluxmq/v1/raft?columns=name")).map((row) => row.name).filter((each) => !each.startsWith("_") && each !== found.group) : [];
   const own = consumers.filter((row) => row.queue.name === name);
   return [
     el("h2", {}, `Queue ${name}`, " ", badge(found.type)),
@@ -186,7 +187,8 @@ export async function queue(context) {
       ["Published per second", shownRate(found, "publish"), speeds(found, "publish")], ["Delivered per second", shownRate(found, "deliver_get"), speeds(found, "deliver_get")], ["Acknowledged per second", shownRate(found, "ack"), speeds(found, "ack")],
       ["Redelivered per second", shownRate(found, "redeliver"), speeds(found, "redeliver")], ["Consumers", number(found.consumers)], ["State", found.state], ["Bytes in its log", bytes(found.message_bytes)],
     ]),
-    facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")], ["Idle since (UTC)", found.idle_since]]),
+    facts([["Virtual host", found.vhost], ["Arguments", json(found.arguments)], ["Policy", found.policy], ["In effect by policies", json(found.effective_policy_definition)], ["Replication group", found.group], ["Move", found.migration], ["Leader", found.leader], ["Mirrors online", mirrors(found)], ["Members", (found.members || []).join(", ")], ["Members online", (found.online || []).join(", ")], ["Idle since (UTC)", found.idle_since]]),
+    synchronisation(context, found, where),
     ...(explained.length ? [table("Settings, and where they come from", [
       { title: "Setting", cell: (row) => row.key }, { title: "Value", cell: (row) => el("code", {}, row.value) }, { title: "From", cell: (row) => row.source },
       { title: "Not in effect", cell: (row) => row.others },
