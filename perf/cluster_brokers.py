@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from perf import rabbitmq
 from perf.brokers import HOST, BrokerError, Prepared
 from perf.cases import shard_of
 from perf.cluster_nodes import NODES, Nodes, Shape
-from perf.cluster_peers import Nats, RabbitMQ
+from perf.cluster_peers import LavinMQ, Nats, RabbitMQ
 from perf.copier import copying
 from perf.dialects import GROUP
 from perf.run import RunError, Target, Timing
@@ -35,7 +36,7 @@ FLUXMQ_ONE_NODE, FLUXMQ_ACROSS = "fluxmq-cluster-one-node", "fluxmq-cluster-acro
 FLUXMQ_COLD, FLUXMQ_BESIDE = "fluxmq-cluster-cold", "fluxmq-cluster-beside-hot"
 FLUXMQ_BESIDE_COPIER = "fluxmq-cluster-beside-copier"
 RABBITMQ, RABBITMQ_FOLLOWER = "rabbitmq-cluster", "rabbitmq-cluster-follower"
-NATS = "nats-cluster"
+NATS, LAVINMQ = "nats-cluster", "lavinmq-cluster"
 NATS_ACROSS, RABBITMQ_ACROSS = "nats-cluster-across", "rabbitmq-cluster-mqtt-across"
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -174,9 +175,10 @@ class ClusterBroker:
 
     def _target(self, workload: Workload, leaders: list[int]) -> Target:
         to, of = self.cluster.ports(workload.protocol), self.cluster.ports(workload.consumes())
+        many = max(workload.publishers, workload.subscribers)
         pairs = tuple(
             (to[(leader + self.publisher) % NODES], of[(leader + self.consumer) % NODES])
-            for leader in leaders
+            for leader in islice(cycle(leaders), many)
         )
         return Target(self.name, HOST, pairs[0][0], self.cluster.pids(), 0, pairs)
 
@@ -286,6 +288,7 @@ NAMES: Mapping[str, Name] = {
     RABBITMQ_FOLLOWER: Name("rabbitmq", RabbitMQ.start, 1, 1),
     RABBITMQ_ACROSS: Name("rabbitmq with mqtt", _rabbitmq_with_mqtt, 0, 1),
     NATS: Name("nats", Nats.start),
+    LAVINMQ: Name("lavinmq", LavinMQ.start),
     NATS_ACROSS: Name("nats", Nats.start, 0, 1),
     **{name: _swept(count) for count, name in (*SPREAD.items(), *GATHERED.items())},
 }

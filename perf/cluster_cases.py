@@ -28,6 +28,7 @@ from perf.cluster_brokers import (
     FLUXMQ_ONE_NODE,
     FLUXMQ_REPLICATE,
     GATHERED,
+    LAVINMQ,
     NATS,
     NATS_ACROSS,
     RABBITMQ,
@@ -51,6 +52,7 @@ STREAM = Workload(
     declares=False,
 )
 ALONE = STREAM.changed(window=1, mode="single")
+MANY = STREAM.changed(publishers=50, subscribers=1, shape="all", mode="single", window=4)
 STEADY = STREAM.changed(rate=2000.0)
 COLD_RATE = 200.0
 """Messages per second of the cold queue: so few that it is idle beside the hot one."""
@@ -116,17 +118,26 @@ ASKED = (
         "cluster_w500",
         "1 to 1, 500 unconfirmed, 256 B, 3 copies",
         STREAM,
-        throughput([(RABBITMQ, 5, 10), (NATS, 2, 4)]),
+        throughput([(RABBITMQ, 5, 10), (NATS, 2, 4), (LAVINMQ, 3, 5)]),
         subject=FLUXMQ,
         also=(FLUXMQ_MQTT,),
         adapt=adapted,
         note=NO_SYNC,
     ),
     Case(
+        "cluster_50x4",
+        "50 publishers, 4 unconfirmed each, one send per message, one queue, 3 copies",
+        MANY,
+        throughput([(LAVINMQ, 1.8, 2.5)]),
+        subject=FLUXMQ,
+        also=(RABBITMQ,),
+        adapt=adapted,
+    ),
+    Case(
         "cluster_w1",
         "1 to 1, 1 unconfirmed, 256 B, 3 copies",
         ALONE,
-        throughput([(RABBITMQ, 1.5, 2.5)]),
+        throughput([(RABBITMQ, 1.5, 2.5), (LAVINMQ, 1.3, 1.6)]),
         subject=FLUXMQ,
         also=(FLUXMQ_MQTT, NATS),
         adapt=adapted,
@@ -136,7 +147,10 @@ ASKED = (
         "cluster_2k",
         "2,000 messages/s (open loop), 256 B, 3 copies",
         STEADY,
-        (Goal(cases.ACKNOWLEDGEMENT_P50, RABBITMQ, 0.6, 0.35),),
+        (
+            Goal(cases.ACKNOWLEDGEMENT_P50, RABBITMQ, 0.6, 0.35),
+            Goal(cases.ACKNOWLEDGEMENT_P50, LAVINMQ, 0.7, 0.5),
+        ),
         subject=FLUXMQ,
         also=(FLUXMQ_MQTT, NATS),
         adapt=adapted,
