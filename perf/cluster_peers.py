@@ -18,12 +18,14 @@ from urllib.request import urlopen
 from fluxmq.supervisor.etcd import BUILT
 from perf import amqp, brokers, dialects, handshake, jetstream, lavinmq, rabbitmq
 from perf.brokers import HOST, Broker, BrokerError
-from perf.cluster_nodes import NODES, POLL_S
+from perf.cluster_nodes import MIRRORED_QUEUES, NODES, POLL_S
 from perf.handshake import HandshakeError
 from perf.run import RunError
 from perf.workload import Workload
 
 NAME = "perf"
+MIRRORED = ("mirrored", f"^{MIRRORED_QUEUES}-", '{"ha-mode":"all","ha-sync-mode":"automatic"}')
+"""Arguments of set_policy for mirrored queues."""
 LEADER_S = 30.0
 """For a new cluster's first leader, and for a new stream's."""
 IN_SYNC = "In sync with leader"
@@ -32,14 +34,16 @@ IN_SYNC = "In sync with leader"
 
 @dataclass(slots=True)
 class RabbitMQ:
-    """Three nodes of RabbitMQ; queue i is led by node i modulo three."""
+    """Three nodes of RabbitMQ; queue i is led by node i modulo three. ``mirrored``: queues are classic ones with mirrors on
+    all nodes."""
 
     nodes: list[rabbitmq.Node] = field(default_factory=list)
+    mirrored: bool = False
 
     @classmethod
-    def start(cls, plugins: Sequence[str] = ()) -> RabbitMQ:
+    def start(cls, plugins: Sequence[str] = (), mirrored: bool = False) -> RabbitMQ:
         """Start and join three nodes. Raises ``BrokerError``; nothing is left running then."""
-        found = cls()
+        found = cls(mirrored=mirrored)
         try:
             for number in range(NODES):
                 first = found.nodes[0] if number else None
@@ -47,6 +51,10 @@ class RabbitMQ:
             for node in found.nodes[1:]:
                 node.join(found.nodes[0])
                 brokers.await_answer(node.broker, rabbitmq.answers_amqp, rabbitmq.START_S)
+            if mirrored:
+                code, said = found.nodes[0].control("set_policy", *MIRRORED)
+                if code:
+                    raise BrokerError(f"set_policy: {said}")
         except BaseException:
             found.stop()
             raise
@@ -57,7 +65,7 @@ class RabbitMQ:
         return [node.broker for node in self.nodes]
 
     def prepare(self, workload: Workload) -> list[int]:
-        """Declare the queues with three copies each; the node that leads each. For messages that no queue keeps, the first
+        """Declare the queues with a copy on each node; the node that leads each. For messages that no queue keeps, the first
         node. Raises ``OSError``."""
         if not workload.durable:
             return [0] * workload.subscribers
@@ -65,7 +73,11 @@ class RabbitMQ:
         for number, leader in enumerate(leaders):
             with handshake.dial(HOST, self.nodes[leader].amqp_port) as connection:
                 amqp.open_channel(connection)
-                amqp.declare(connection, workload.queue_name(number), "", "quorum", NODES)
+                name = workload.queue_name(number)
+                if self.mirrored:
+                    amqp.declare(connection, name, "", "classic")
+                else:
+                    amqp.declare(connection, name, "", "quorum", NODES)
                 connection.sendall(amqp.close())
         return leaders
 
