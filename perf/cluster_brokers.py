@@ -22,7 +22,7 @@ from perf import amqp, handshake, rabbitmq
 from perf.brokers import HOST, BrokerError, Prepared
 from perf.cases import shard_of
 from perf.cluster_nodes import NODES, Nodes, Shape, control
-from perf.cluster_peers import MIRRORED, LavinMQ, Nats, RabbitMQ
+from perf.cluster_peers import MIRRORED, LavinMQ, Nats, RabbitMQ, check
 from perf.copier import copying
 from perf.dialects import GROUP
 from perf.run import RunError, Target, Timing
@@ -92,9 +92,7 @@ class Fluxmq:
             nodes = Nodes.create(Path(kept.name), shape, [cores] * NODES if cores else None)
             nodes.start()
             if mirrored:
-                code, said = control(nodes.nodes[0], "set_policy", *MIRRORED)
-                if code:
-                    raise BrokerError(f"set_policy: {said}")
+                check(control(nodes.nodes[0], "set_policy", *MIRRORED))
         except BaseException:
             kept.cleanup()
             raise

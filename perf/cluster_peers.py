@@ -32,6 +32,13 @@ IN_SYNC = "In sync with leader"
 """A line of a LavinMQ follower's log."""
 
 
+def check(answer: tuple[int, str]) -> None:
+    """Raise ``BrokerError`` unless a command of a control tool has succeeded."""
+    code, said = answer
+    if code:
+        raise BrokerError(f"the control tool ended with {code}: {said}")
+
+
 @dataclass(slots=True)
 class RabbitMQ:
     """Three nodes of RabbitMQ; queue i is led by node i modulo three. ``mirrored``: queues are classic ones with mirrors on
@@ -52,9 +59,7 @@ class RabbitMQ:
                 node.join(found.nodes[0])
                 brokers.await_answer(node.broker, rabbitmq.answers_amqp, rabbitmq.START_S)
             if mirrored:
-                code, said = found.nodes[0].control("set_policy", *MIRRORED)
-                if code:
-                    raise BrokerError(f"set_policy: {said}")
+                check(found.nodes[0].control("set_policy", *MIRRORED))
         except BaseException:
             found.stop()
             raise

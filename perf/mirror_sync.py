@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from perf import amqp, backlog, handshake, report
-from perf.brokers import HOST, BrokerError
+from perf.brokers import HOST
 from perf.catch_up import size
 from perf.cluster_brokers import STANDARD, Fluxmq
 from perf.cluster_nodes import NODES, START_S, control
-from perf.cluster_peers import RabbitMQ
+from perf.cluster_peers import RabbitMQ, check
 from perf.failover import wait
 from perf.percentiles import sparse, summary
 from perf.run import RunError
@@ -104,9 +104,7 @@ def measured(broker: str, port: int, ask: Control, appended: int, before_s: floa
         before = summary(sparse(load.latency.counts))
         load.begin_phase()
         began = time.monotonic()
-        code, said = ask(("set_policy", *POLICY))
-        if code:
-            raise BrokerError(f"set_policy: {said}")
+        check(ask(("set_policy", *POLICY)))
         while synchronised_mirrors(ask(LISTED)[1]) < NODES - 1:
             if time.monotonic() - began > SYNC_S:
                 raise RunError(f"the mirrors of {broker} do not get synchronised")
