@@ -21,9 +21,12 @@ from typing import Final
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body, Failure, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    LOST,
     MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORS,
+    RETURNED,
+    SYNCHRONISED,
     GroupMirrors,
     MirrorChange,
     MirrorEpoch,
@@ -33,6 +36,7 @@ from fluxmq.ipc.mirrored_groups import (
 from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import ChangeVerb, Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.replica import Replica, contact_seconds, name_of
 
 ASK_SECONDS: Final = 1.0
@@ -54,6 +58,7 @@ class MirrorLeaders:
         node: str,
         silence: float,
         replicas: Mapping[str, Replica],
+        forced: ForcedMirrors,
         known: Callable[[Mapping[str, tuple[str, ...]]], None],
         stirred: Callable[[str], None],
         now: Callable[[], float],
@@ -61,6 +66,7 @@ class MirrorLeaders:
         self._node = node
         self._silence = silence
         self._replicas = replicas
+        self.forced = forced
         self._known = known
         self._stirred = stirred
         self._now = now
@@ -115,10 +121,15 @@ class MirrorLeaders:
         """Lead a group if its record says so."""
         group = replica.plan.name
         record, driver = self.groups.get(group), replica.hosted.driver
-        if record is None or record.leader != self._node or driver.halted:
+        if record is None or record.leader != self._node:
             return
         status = driver.node.status()
         if status.role is Role.LEADER:
+            return
+        if status.last_index and self.forced.is_due(replica, record, status):
+            self.forced.force(replica, record)
+            return
+        if driver.halted:
             return
 
         def appointed(epoch: int) -> None:
@@ -140,38 +151,61 @@ class MirrorLeaders:
     ) -> MembershipChange | None:
         """Return the change of members that the leader makes next, and have the record changed where
         that comes first, or follows."""
-        group, membership = replica.plan.name, status.membership
-        record = self.groups.get(group)
+        membership = status.membership
+        record = self.groups.get(replica.plan.name)
         if record is None or record.leader != self._node:
             return None
-        names = {number: name_of(replica, number) for number in membership.voters}
+        settled = committed == membership
         for number in membership.voters:
-            if number == status.id:
-                continue
-            if names[number] in record.synchronised:
-                if self._is_lost(replica, status, number):
-                    self._request(replica, names[number], status.term, synchronised=False)
-            elif not self._has_all(replica, status, number):
-                # Nobody makes it the leader, so that what waits for it can be committed at once.
-                if (group, names[number]) not in self._asking:
-                    return MembershipChange(ChangeVerb.ADD_LEARNER, number)
-            elif committed == membership:
-                self._request(replica, names[number], status.term, synchronised=True)
-        if committed != membership:
+            if number != status.id:
+                change = self._change_of_voter(replica, record, status, number, settled)
+                if change is not None:
+                    return change
+        if not settled:
             return None
         for number in membership.learners:
-            if number in caught_up and name_of(replica, number) in record.members:
+            if name_of(replica, number) not in record.members:
+                return MembershipChange(ChangeVerb.REMOVE, number)
+            if number in caught_up:
                 return MembershipChange(ChangeVerb.ADD_VOTER, number)
+            self._watch(replica, record, status, number)
         return None
 
-    def _request(self, replica: Replica, node: str, term: int, *, synchronised: bool) -> None:
+    def _change_of_voter(
+        self, replica: Replica, record: GroupMirrors, status: RaftStatus, number: int, settled: bool
+    ) -> MembershipChange | None:
+        """Return the change of another voter, if any; ``settled``: no other change is pending."""
+        group, name = replica.plan.name, name_of(replica, number)
+        if name in record.synchronised:
+            if self._is_lost(replica, number):
+                self._request(replica, name, status.term, LOST)
+        elif name not in record.members or not self._has_all(replica, status, number):
+            # Nobody makes it the leader, so that what waits for it can be committed at once.
+            if (group, name) not in self._asking:
+                return MembershipChange(ChangeVerb.ADD_LEARNER, number)
+        elif settled:
+            self._request(replica, name, status.term, SYNCHRONISED)
+        return None
+
+    def _watch(
+        self, replica: Replica, record: GroupMirrors, status: RaftStatus, number: int
+    ) -> None:
+        """Have the record say whether a mirror that lacks something is there."""
+        name = name_of(replica, number)
+        if self._is_lost(replica, number):
+            if name in record.running:
+                self._request(replica, name, status.term, LOST)
+        elif replica.raft_transport.reaches(number) and name not in record.running:
+            self._request(replica, name, status.term, RETURNED)
+
+    def _request(self, replica: Replica, node: str, term: int, state: str) -> None:
         group = replica.plan.name
-        change = MirrorChange(group, term, node, synchronised)
+        change = MirrorChange(group, term, node, state)
 
         def changed(epoch: int) -> None:
             if epoch:
-                text = "a mirror is synchronised" if synchronised else "going on without a mirror"
-                _log.warning(text, extra={"group": group, "node": node})
+                extra = {"group": group, "node": node, "state": state}
+                _log.info("a mirror has another state", extra=extra)
 
         self._ask((group, node), MIRROR_CHANGE, change, changed)
 
@@ -187,7 +221,7 @@ class MirrorLeaders:
             and progress.match >= status.commit
         )
 
-    def _is_lost(self, replica: Replica, status: RaftStatus, number: int) -> bool:
+    def _is_lost(self, replica: Replica, number: int) -> bool:
         """Return whether the leader has to do without a voter."""
         key, now = (replica.plan.name, name_of(replica, number)), self._now()
         if not replica.acquaintances.believed(number) and replica.acquaintances.doubt(number):

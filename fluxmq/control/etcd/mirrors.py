@@ -26,10 +26,12 @@ from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    LOST,
     MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
     MIRRORS,
+    SYNCHRONISED,
     GroupMirrors,
     MirrorChange,
     MirrorEpoch,
@@ -276,10 +278,14 @@ class MirrorKeys:
         def decide(record: MirrorRecord, moment: int) -> MirrorRecord | None:
             if (record.leader, record.epoch) != (self._node, asked.epoch):
                 return None
-            if asked.synchronised:
-                after = mirror_records.returned(record, asked.node, moment)
+            if record.member(asked.node) is None:
+                return None
+            if asked.state == LOST:
+                return mirror_records.removed(record, asked.node)
+            after = mirror_records.returned(record, asked.node, moment)
+            if asked.state == SYNCHRONISED:
                 return mirror_records.synchronised(after, asked.node, moment)
-            return mirror_records.removed(record, asked.node)
+            return after
 
         record = await self.change(asked.group, decide)
         return MirrorEpoch(0 if record is None else record.epoch)
@@ -353,6 +359,8 @@ def _told(record: MirrorRecord) -> GroupMirrors:
     """Return what shards are told of a record."""
     members = tuple(each.node for each in record.members)
     synchronised = tuple(each.node for each in record.members if each.synchronised)
+    running = tuple(each.node for each in record.members if each.since)
     return GroupMirrors(
-        record.epoch, record.leader, record.first, members, synchronised, record.forced
+        *(record.epoch, record.leader, record.first, members, synchronised, running),
+        record.forced,
     )
