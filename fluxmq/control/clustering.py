@@ -206,6 +206,7 @@ class Clustering:
                     MemberChange(row.group, wanted.node, REMOVE).to_body(),
                 )
                 for row, _member in having
+                if not is_mirrored(row.group)  # its leader does so by its record
             ]
         )
 

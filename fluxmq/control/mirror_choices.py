@@ -8,6 +8,7 @@ by.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections import Counter
@@ -24,8 +25,10 @@ from fluxmq.routing.topology.mirror_records import MirrorRecord, begun
 from fluxmq.routing.topology.mirroring import MirrorPolicy, first_nodes, mirror_policy
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.group_names import MIRRORED, is_mirrored
+from fluxmq.settings.membership import with_mirrors
+from fluxmq.settings.plans import GroupPlans, UnknownGroup
+from fluxmq.settings.schema import Settings
 
 ALIKE_MAX: Final = 16
 """Groups of one name but for a number: one for each node that may have come to lead another."""
@@ -53,30 +56,30 @@ class MirrorStore(Protocol):
 
 
 class MirrorChoices:
-    """Those of one node's control process. ``cluster`` returns the settings in force."""
+    """Those of one node's control process. ``settings`` returns those in force."""
 
     def __init__(
         self,
         store: MirrorStore,
         topology: Callable[[], Topology],
-        cluster: Callable[[], ClusterSettings],
+        settings: Callable[[], Settings],
     ) -> None:
         self._store = store
         self._topology = topology
-        self._cluster = cluster
+        self._settings = settings
         self._loads: Counter[str] = Counter()
         self._counted_at = -LOAD_SECONDS
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the cluster."""
-        cluster = self._cluster()
+        cluster = self._settings().cluster
         return (cluster.node_id, *cluster.transport.peers)
 
     @property
     def online(self) -> Collection[str]:
         """Those of them that run."""
-        return {*self._store.lives, self._cluster().node_id} & {*self.nodes}
+        return {*self._store.lives, self._settings().cluster.node_id} & {*self.nodes}
 
     def load(self, node: str) -> int:
         """Return the number of queues that a node leads or mirrors."""
@@ -120,20 +123,24 @@ class MirrorChoices:
         """Return a group of these nodes, the leader first; it is known when this returns. Raises
         RequestError."""
         records = self._store.records
-        suitable: str | None = None
+        suitable = ""
         for number in range(ALIKE_MAX):
             name = self._name(policy, nodes, number)
             record = records.get(name)
             if record is None:
-                break
-            if {each.node for each in record.members} == {*nodes}:
+                if self._has_address(name, nodes):
+                    await self._begin(name, policy, nodes)
+                    return name
+            elif {each.node for each in record.members} == {*nodes}:
                 suitable = suitable or name
                 if record.leader == nodes[0]:
                     return name
-        else:
-            name = suitable or self._name(policy, nodes, 0)
-            if suitable is not None:
-                return name
+        if not suitable:
+            text = f"no mirrored group on {', '.join(nodes)} has an address: see cluster.raft.bind_addr"
+            raise RequestError(ERROR_FAILED, text)
+        return suitable
+
+    async def _begin(self, name: str, policy: MirrorPolicy, nodes: Sequence[str]) -> None:
         try:
             since = await self._store.moment()
             rules = policy.promote_on_failure, policy.promote_on_shutdown
@@ -141,10 +148,25 @@ class MirrorChoices:
         except (EtcdError, ValueError, TimeoutError) as problem:
             text = f"the record of a mirrored group cannot be written: {problem}"
             raise RequestError(ERROR_FAILED, text) from problem
-        return name
+
+    def _has_address(self, name: str, nodes: Sequence[str]) -> bool:
+        """Return whether a new group has an address on every node, beside those of other groups."""
+        settings = self._settings()
+        first = {**settings.cluster.history.mirrors, name: tuple(nodes)}
+        plans = GroupPlans(with_mirrors(settings, first))
+        groups = {queue.group for queue in self._topology().queues() if "@" not in queue.group}
+        for group in (*sorted(groups), *sorted(self._store.records)):
+            if group and plans.replicated(group):
+                with contextlib.suppress(UnknownGroup):
+                    plans.of(group)
+        try:
+            plans.of(name)
+        except UnknownGroup:
+            return False
+        return True
 
     def _name(self, policy: MirrorPolicy, nodes: Sequence[str], number: int) -> str:
-        times = self._cluster().history.times
+        times = self._settings().cluster.history.times
         parts: Iterable[str] = (
             nodes[0],
             *sorted(f"{node}={times.get(node, 0)}" for node in nodes),

@@ -534,7 +534,7 @@ class ControlProcess:
         self._answers |= dict.fromkeys(mirrors.KINDS, keys.answer)
         topology, listing = self._topology, self._listing
         assert topology is not None, "the metadata is open"
-        choices = MirrorChoices(keys, lambda: topology.topology, lambda: self._settings.cluster)
+        choices = MirrorChoices(keys, lambda: topology.topology, lambda: self._settings)
         topology.prepare = choices.prepare
         moves = self._mirror_moves = self._serving["mirrored queues"] = MirrorMoves(
             *(keys, choices, lambda: topology.topology, lambda: self._settings),

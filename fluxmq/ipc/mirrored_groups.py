@@ -14,11 +14,15 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from fluxmq.ipc.messages import MessageBody, Name, Natural
+from fluxmq.ipc.messages import MessageBody, Name, Natural, Word
 
 MIRRORS: Final = "mirrors"
 MIRROR_LEAD: Final = "mirror_lead"
 MIRROR_CHANGE: Final = "mirror_change"
+
+RETURNED: Final = "returned"
+SYNCHRONISED: Final = "synchronised"
+LOST: Final = "lost"
 
 MIRRORED_GROUPS_MAX: Final = 4096
 """Groups of a cluster: one for each set of nodes that policies have chosen, and few sets are in use."""
@@ -30,13 +34,14 @@ Nodes = Annotated[tuple[Name, ...], Meta(max_length=MIRRORS_MAX)]
 class GroupMirrors(Struct, frozen=True, array_like=True):
     """A mirrored group. ``epoch``: its latest; ``first``: the nodes that it began on; ``members``: those
     that have a copy; ``synchronised``: those of them that have everything, the leader included;
-    ``forced``: how often a copy that lacked something was declared the truth."""
+    ``running``: those in contact with the leader, and it; ``forced``: how often a copy that lacked something was declared the truth."""
 
     epoch: Natural
     leader: Name
     first: Nodes
     members: Nodes
     synchronised: Nodes
+    running: Nodes = ()
     forced: Natural = 0
 
 
@@ -62,9 +67,10 @@ class MirrorEpoch(MessageBody, frozen=True):
 
 
 class MirrorChange(MessageBody, frozen=True):
-    """Request of the leader in ``epoch``: to have a mirror known as synchronised, or to do without it."""
+    """Request of the leader in ``epoch``: to have it known that a mirror is back, or has everything, or
+    that the leader does without it."""
 
     group: Name
     epoch: Natural
     node: Name
-    synchronised: bool
+    state: Word

@@ -210,6 +210,8 @@ class GroupMembers:
             replica = self._replicas.get(name)
             if replica is not None and not replica.hosted.group.failed:
                 self._look(replica, now)
+        if self.mirrors is not None:
+            self.mirrors.forced.housekeeping()
 
     def _look(self, replica: Replica, now: float) -> None:
         if replica.acquaintances.superseded != NEVER_FORCED:
@@ -253,7 +255,8 @@ class GroupMembers:
             replica.settled = not (told or status.membership.learners)
 
     def _retire(self, replica: Replica) -> None:
-        """Set aside a copy that was left behind by a forced one, and leave the group."""
+        """Set aside a copy that was left behind by a forced one, and leave the group. The copy of a
+        mirrored group is discarded: the leader has this node join again."""
         if replica.hosted.checkpointing:
             return  # it is checked again
         group, record = replica.plan.name, replica.acquaintances.record
@@ -264,6 +267,10 @@ class GroupMembers:
             raw = self._files.read_file(record_path(self._paths, group))
             write_record(self._files, self._paths, group, fresh)
             self._hosting.leave(group)
+            if is_mirrored(group):
+                self._clear(group)
+                _log.warning("a mirror discards its copy and joins anew", extra={"group": group})
+                return
             kept = set_group_aside(self._files, self._paths, group, raw)
         except StorageError as problem:
             replica.hosted.group.fail(str(problem))
@@ -368,6 +375,8 @@ class GroupMembers:
     def _problem(self, replica: Replica, wanted: MemberChange, found: GroupMember | None) -> str:
         """Return why a change is not tried; empty if nothing is against it."""
         status = _status(replica)
+        if is_mirrored(wanted.group):
+            return "policies decide which nodes have mirrors"
         if found is None:
             nodes = ", ".join(each.node for each in replica.plan.nodes)
             return f"{wanted.node} is not one of its nodes in the settings, which are {nodes}"

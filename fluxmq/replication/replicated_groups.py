@@ -24,6 +24,7 @@ from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
+from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.heartbeat_links import HeartbeatLinks
 from fluxmq.replication.heartbeats import ANSWER, BEAT
@@ -211,6 +212,7 @@ class ReplicatedGroups:
         self.heartbeats = HeartbeatLinks(shards, hosting, now)
         self.mirrors = self.members.mirrors = MirrorLeaders(
             *(shards.node, self._settings.cluster.net_ticktime, replicas),
+            ForcedMirrors(hosting, files, paths),
             *(self._on_mirrors, self.heartbeats.stirred, now),
         )
 

@@ -65,7 +65,7 @@ MODULES: Final = _words(
 
 ACTIVITIES: Final = _words(
     """
-    publishing subscribing clustering routing lettering greeting wiring listing
+    publishing subscribing clustering routing lettering greeting wiring listing mirroring
     """
 )
 """Last words of modules that may end in -ing: the standard's activity, or a thing."""

@@ -20,7 +20,7 @@ from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Get, end_of
 from fluxmq.control.etcd.mirrors import PREFIX
-from fluxmq.routing.topology.mirror_records import MirrorRecord
+from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
 from tests.broker import HOST
 from tests.cluster.nodes import NODES, Cluster, Node
 from tests.conformance.client import eventually
@@ -203,3 +203,47 @@ def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(
             if len(taken) == 600:
                 break
         assert taken == list(range(600))
+
+
+def test_an_unsynchronised_mirror_leads_if_there_is_no_other_and_the_policy_lets_it(
+    cluster: Cluster,
+) -> None:
+    """S4-33, S4-40, S4-58, S4-62, S4-64, S4-67."""
+    first, second, third = cluster.nodes
+    names = json.dumps([first.name, third.name])
+    definition = f'{{"ha-mode":"nodes","ha-params":{names}}}'
+    first.broker.control("set_policy", "ha-pair", r"^pair\.", definition)
+    with channel_of(first) as channel:
+        channel.queue_declare("pair.kept", durable=True)
+        channel.basic_publish("", "pair.kept", b"0")
+
+    def record() -> MirrorRecord:
+        found = records(second).values()
+        (each,) = [each for each in found if {*each.first} == {first.name, third.name}]
+        return each
+
+    def member(node: Node) -> MirrorMember:
+        found = record().member(node.name)
+        assert found is not None
+        return found
+
+    assert record().leader == first.name
+    third.kill()
+    with channel_of(first) as channel:
+        channel.basic_publish("", "pair.kept", b"1")
+    assert not member(third).synchronised
+    third.start()
+    eventually(lambda: member(third).since, "the mirror is back", SECONDS)
+    assert not member(third).synchronised
+    first.kill()
+    eventually(lambda: record().leader == third.name, "the mirror leads", SECONDS)
+    assert record().forced == 1
+    third.broker.wait_ready(SECONDS)
+    with channel_of(third) as channel:
+        channel.basic_publish("", "pair.kept", b"2")
+        count = channel.queue_declare("pair.kept", passive=True).method.message_count
+        assert 1 <= count <= 3
+    first.start()
+    first.broker.wait_ready(SECONDS)
+    eventually(lambda: member(first).synchronised, "the former leader is a mirror", SECONDS)
+    assert record().leader == third.name

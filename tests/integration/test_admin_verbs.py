@@ -262,6 +262,36 @@ def test_policies(ctl, shard):
     assert shard.topics.topology.policies("/") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "pattern", "definition"),
+    [
+        ("ha-two", r"^two\.", '{"ha-mode":"exactly","ha-params":2,"ha-sync-mode":"automatic"}'),
+        ("ha-all", r"^ha\.", '{"ha-mode":"all"}'),
+        (
+            "ha-nodes",
+            r"^nodes\.",
+            '{"ha-mode":"nodes","ha-params":["rabbit@nodeA", "rabbit@nodeB"]}',
+        ),
+    ],
+)
+def test_policies_that_mirror_run_as_rabbitmq_documents_them(ctl, shard, name, pattern, definition):
+    """S4-08, S4-34, S4-35, S4-36, S4-77: with a warning that quorum queues are better."""
+    (said,) = ctl("set_policy", name, pattern, definition)
+    assert said == (
+        f'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "0" for'
+        ' vhost "/" ...'
+    )
+    assert "quorum queues" in ctl.err
+    (row,) = ctl.rows("list_policies")
+    assert (row["name"], row["definition"]) == (name, json.loads(definition))
+    assert [each.name for each in shard.topics.topology.policies("/")] == [name]
+    ctl("set_policy", name, pattern, '{"ha-mode":"some"}', code=1)
+    assert '<<"some">> is not a valid ha-mode value' in ctl.err
+    ctl("set_operator_policy", name, pattern, '{"ha-mode":"all"}', code=1)
+    ctl("sync_queue", "q", code=1)
+    assert "no queue 'q' in vhost '/'" in ctl.err
+
+
 def test_lists(ctl, shard):
     changes = [
         DeclareQueue(QueueRecord("/", "q", durable=True)),

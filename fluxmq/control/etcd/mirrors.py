@@ -26,10 +26,12 @@ from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    LOST,
     MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
     MIRRORS,
+    SYNCHRONISED,
     GroupMirrors,
     MirrorChange,
     MirrorEpoch,
@@ -218,10 +220,15 @@ class MirrorKeys:
         return (await self._client.transact((), (Get(PREFIX),))).revision
 
     async def change(
-        self, group: str, decide: Callable[[MirrorRecord, int], MirrorRecord | None]
+        self,
+        group: str,
+        decide: Callable[[MirrorRecord, int], MirrorRecord | None],
+        *,
+        fence: bool = False,
     ) -> MirrorRecord | None:
         """Change a record; ``decide`` gets it and a moment, and returns what it becomes, or None to leave
-        it. Return what it is then, None if it was left or is not there. Raises EtcdError or ValueError.
+        it. ``fence``: put it even if it stays the same, so that no earlier change succeeds later. Return
+        what it is then, None if it was left or is not there. Raises EtcdError or ValueError.
         """
         key = PREFIX + group.encode()
         for _ in range(ATTEMPTS_MAX):
@@ -233,7 +240,7 @@ class MirrorKeys:
             after = decide(record, result.revision)
             if after is None:
                 return None
-            if after == record:
+            if after == record and not fence:
                 return record
             put = await self._client.transact(
                 (Changed(key, entries[0].revision),), (Put(key, after.encode()),)
@@ -276,12 +283,17 @@ class MirrorKeys:
         def decide(record: MirrorRecord, moment: int) -> MirrorRecord | None:
             if (record.leader, record.epoch) != (self._node, asked.epoch):
                 return None
-            if asked.synchronised:
-                after = mirror_records.returned(record, asked.node, moment)
+            if asked.state == LOST:
+                return mirror_records.removed(record, asked.node)
+            if record.member(asked.node) is None:
+                return None
+            after = mirror_records.returned(record, asked.node, moment)
+            if asked.state == SYNCHRONISED:
                 return mirror_records.synchronised(after, asked.node, moment)
-            return mirror_records.removed(record, asked.node)
+            return after
 
-        record = await self.change(asked.group, decide)
+        # What the leader does without must not enter the record by an earlier request that is late.
+        record = await self.change(asked.group, decide, fence=asked.state == LOST)
         return MirrorEpoch(0 if record is None else record.epoch)
 
     # Leaders that have ended
@@ -309,11 +321,7 @@ class MirrorKeys:
         def decide(record: MirrorRecord, _moment: int) -> MirrorRecord | None:
             if record.leader in lives:
                 return None
-            after = mirror_records.promoted(record, lives, False)
-            if after is None or after.forced == record.forced or after.leader in seen:
-                return after
-            # It has just started, perhaps like its leader: what it lacks is not given up for that.
-            return None
+            return mirror_records.promoted(record, lives, False, seen)
 
         after = await self.change(group, decide)
         if after is not None:
@@ -353,6 +361,8 @@ def _told(record: MirrorRecord) -> GroupMirrors:
     """Return what shards are told of a record."""
     members = tuple(each.node for each in record.members)
     synchronised = tuple(each.node for each in record.members if each.synchronised)
+    running = tuple(each.node for each in record.members if each.since)
     return GroupMirrors(
-        record.epoch, record.leader, record.first, members, synchronised, record.forced
+        *(record.epoch, record.leader, record.first, members, synchronised, running),
+        record.forced,
     )

@@ -118,13 +118,20 @@ def begun(
     return MirrorRecord.decode(msgspec.json.encode(record))
 
 
-def promoted(record: MirrorRecord, alive: Collection[str], orderly: bool) -> MirrorRecord | None:
+def promoted(
+    record: MirrorRecord,
+    alive: Collection[str],
+    orderly: bool,
+    present: Collection[str] | None = None,
+) -> MirrorRecord | None:
     """Return the record after another mirror has become the leader in place of one that has failed, or
     that is about to stop (``orderly``); None if none may, so that the queues wait for their leader.
 
     The synchronised mirror that has run longest leads. Without one, the unsynchronised one that has
     does, if ``promote_on_failure`` lets it and after an orderly stop ``promote_on_shutdown`` as well.
     A leader that stopped in an orderly way leads again, not one of the mirrors that stopped before it.
+    ``present``: nodes that were alive when the leader last was, None if only the record is known: an
+    unsynchronised mirror that was away then lacks the most, and does not lead.
     """
     left = record.stopped_at(record.leader)
     candidates = [
@@ -142,8 +149,8 @@ def promoted(record: MirrorRecord, alive: Collection[str], orderly: bool) -> Mir
     if (orderly or left is not None) and record.promote_on_shutdown != "always":
         return None
     for each in candidates:
-        # One that was away when the leader failed was no mirror of it, and lacks the most.
-        if each.since and record.stopped_at(each.node) is None:
+        was_there = bool(each.since) if present is None else each.node in present
+        if was_there and record.stopped_at(each.node) is None:
             return _forced(record, each.node)
     return None
 

@@ -167,6 +167,9 @@ def test_a_mirror_that_was_away_when_the_leader_failed_does_not_lead() -> None:
     """S4-61, S4-68: unless it is synchronised, so that nothing was confirmed without it."""
     away = removed(record(("a", 1, True), ("b", 9, True)), "b")
     assert promoted(away, ("b",), orderly=False) is None
+    for present, leads in ((("a",), None), (("a", "b"), "b")):
+        seen = promoted(away, ("b",), orderly=False, present=present)
+        assert (None if seen is None else seen.leader) == leads
     back = returned(away, "b", 30)
     after = promoted(back, ("b",), orderly=False)
     assert after is not None
