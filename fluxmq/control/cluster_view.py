@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import ERROR_NOT_FOUND
-from fluxmq.settings.membership import ClusterNode, effective, read_nodes
+from fluxmq.settings.membership import ClusterNode, effective, read_nodes, with_mirrors
 from fluxmq.settings.node_sets import NodeSet
 from fluxmq.settings.schema import Settings
 
@@ -28,9 +28,13 @@ class ClusterView:
         known = read_nodes(data_dir)
         self.known: Mapping[str, ClusterNode] = known.nodes
         self.sets: Mapping[str, NodeSet] = known.sets
-        self.settings = effective(file, self.known, self.sets)
+        self._mirrors: Mapping[str, tuple[str, ...]] = {}
+        self.settings = self._effective()
         self.others = self._others()
         self.keys: NodeKeys | None = None
+
+    def _effective(self) -> Settings:
+        return with_mirrors(effective(self.file, self.known, self.sets), self._mirrors)
 
     def _others(self) -> set[str]:
         cluster = self.settings.cluster
@@ -39,12 +43,17 @@ class ClusterView:
     def reload(self, file: Settings) -> None:
         """Use other settings of the file."""
         self.file = file
-        self.settings = effective(file, self.known, self.sets)
+        self.settings = self._effective()
+
+    def mirrored(self, mirrors: Mapping[str, tuple[str, ...]]) -> None:
+        """Know the mirrored groups, each with the nodes that it begins on."""
+        self._mirrors = mirrors
+        self.settings = self._effective()
 
     def changed(self, nodes: Mapping[str, ClusterNode], sets: Mapping[str, NodeSet]) -> None:
         """Work by the nodes that there are now, and these node sets."""
         self.known, self.sets = nodes, sets
-        self.settings = effective(self.file, nodes, sets)
+        self.settings = self._effective()
         self.others.clear()  # others hold the set
         self.others.update(self._others())
 

@@ -48,6 +48,7 @@ from fluxmq.ipc.messages import (
     Body,
     ControlMessage,
 )
+from fluxmq.settings.group_names import is_mirrored
 
 KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE, AUDIT})
 
@@ -146,7 +147,7 @@ class Clustering:
         groups = {
             row.group: leader_placement(row.group, row.leader, _successors(row))
             for row in (await self._everywhere()).groups
-            if row.leader
+            if row.leader and not is_mirrored(row.group)
         }
         moves = rebalanced(groups)
         return await self._each(
@@ -205,6 +206,7 @@ class Clustering:
                     MemberChange(row.group, wanted.node, REMOVE).to_body(),
                 )
                 for row, _member in having
+                if not is_mirrored(row.group)  # its leader does so by its record
             ]
         )
 

@@ -161,6 +161,19 @@ class Listings:
             found += rows.values()
         return found, sorted(missing)
 
+    async def messages(self, queues: Sequence[QueueRecord]) -> dict[tuple[str, str], int]:
+        """Return the number of messages of queues, by virtual host and name, as far as shards of this
+        node say."""
+        found: dict[tuple[str, str], int] = {}
+        for begin in range(0, len(queues), QUEUES_AT_ONCE):
+            part = queues[begin : begin + QUEUES_AT_ONCE]
+            rows: dict[tuple[str, str], TableRow] = {(each.vhost, each.name): {} for each in part}
+            await self._complete(self._topology(), rows, ("messages",))
+            for key, row in rows.items():
+                if isinstance(row.get("messages"), int):
+                    found[key] = row["messages"]
+        return found
+
     async def _complete(
         self, topology: Topology, rows: dict[tuple[str, str], TableRow], columns: Sequence[str]
     ) -> tuple[str, ...]:

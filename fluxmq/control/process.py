@@ -50,6 +50,7 @@ from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.mirrors import MirrorState
 from fluxmq.control.node_revisions import NodeRevisions
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
@@ -104,6 +105,7 @@ from fluxmq.metrics.rabbitmq_names import ScrapedNode
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.changes import DeleteQueue
 from fluxmq.routing.topology.configured import configured_queue
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.listeners import HttpsListener, MetricsListener
@@ -115,6 +117,7 @@ if TYPE_CHECKING:
     from fluxmq.control.etcd.client import EtcdClient
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.management.api import ManagementApi
+    from fluxmq.control.mirror_moves import MirrorMoves
 
 # Heartbeats, reports of suppressed log lines, and memory checks.
 HEARTBEAT_SECONDS: Final = 1.0
@@ -174,6 +177,7 @@ class ControlProcess:
             self._forget,
             self._view.lives,
         )
+        self._mirror_moves: MirrorMoves | None = None
         self._greeting: list[GreetingUser] = []
         recent = RecentLog(self._processes)
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
@@ -236,7 +240,9 @@ class ControlProcess:
                 None if self._shared is None else self._clustering.replicas,
                 self._settings.cluster.node_id,
                 self._other_nodes(),
+                self._mirror_state,
             )
+            self._listing = listing
             details = self._details(topology_service)
             self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
             self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
@@ -427,6 +433,7 @@ class ControlProcess:
             self._serving["topology and users"] = self._shared
             self._shared.start(client(), lambda: election.leads)
             self._follow_nodes(client(), self._shared)
+            self._follow_mirrors(client(), lambda: election.leads)
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained
         self._greeting.append(retained)
@@ -512,6 +519,34 @@ class ControlProcess:
         keys.start()
         for shard in self._shards():
             keys.greeted(shard)
+
+    def _follow_mirrors(self, client: EtcdClient, coordinates: Callable[[], bool]) -> None:
+        """Follow the mirrored groups, and decide who leads them."""
+        from fluxmq.control.etcd import mirrors
+        from fluxmq.control.mirror_choices import MirrorChoices
+        from fluxmq.control.mirror_moves import MirrorMoves
+
+        node = self._settings.cluster.node_id
+        keys = self._serving["mirrored groups"] = mirrors.MirrorKeys(
+            client, node, coordinates, self._shards, self._view.mirrored
+        )
+        self._greeting.append(keys)
+        self._answers |= dict.fromkeys(mirrors.KINDS, keys.answer)
+        topology, listing = self._topology, self._listing
+        assert topology is not None, "the metadata is open"
+        choices = MirrorChoices(keys, lambda: topology.topology, lambda: self._settings)
+        topology.prepare = choices.prepare
+        moves = self._mirror_moves = self._serving["mirrored queues"] = MirrorMoves(
+            *(keys, choices, lambda: topology.topology, lambda: self._settings),
+            *(topology.change, listing.messages),
+        )
+        asked = mirror_requests.MirrorRequests(lambda: topology.topology, moves.state, moves)
+        self._answers |= dict.fromkeys(mirror_requests.KINDS, asked.answer)
+        keys.start()
+        moves.start()
+
+    def _mirror_state(self, queue: QueueRecord) -> MirrorState | None:
+        return None if self._mirror_moves is None else self._mirror_moves.state(queue)
 
     async def _start_http(
         self, management: Callable[[], ManagementApi], watch: CertificateWatch

@@ -54,6 +54,9 @@ class GroupLookup(Protocol):
     def client(self, group: str) -> GroupTarget:
         """Return the client of a group."""
 
+    def follower(self, group: str) -> GroupTarget:
+        """Return the client of a group for consumers."""
+
     def hold(self, connection: Connection) -> bool:
         """Pause a connection until there is room for appends; return False if there is."""
 
@@ -204,7 +207,7 @@ class QueueClients:
                 consumer.primary = answer.primary.encode()
                 done(Outcome.OK)
 
-        self._groups.attach(self._groups.client(info.group), asked, consumer, attached)
+        self._groups.attach(self._groups.follower(info.group), asked, consumer, attached)
 
     def _limit(self, session: Session, wanted: QueueSubscription) -> int:
         """Return a consumer's prefetch limit.

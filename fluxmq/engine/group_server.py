@@ -381,7 +381,7 @@ class GroupServer:
             if self._epochs[link.peer] == epoch and link.up:
                 link.send_control("carried", request, int(result.code), result.value)
 
-        found = self._service.find(group)
+        found = self._service.find(self._names.own_name(group))
         if found is None:
             carried(Result(Code.LOST))
         else:

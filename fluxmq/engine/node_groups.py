@@ -116,7 +116,8 @@ class NodeGroups:
         self._service = service
         self._now = now
         self._clients: dict[str, GroupClient] = {}
-        self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
+        self.numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
+        """Numbers of this shard's appends, to these and other groups: queues may move between them."""
         self._changed = False
         self._origin: int
         self._remote: RemoteShards
@@ -163,7 +164,7 @@ class NodeGroups:
             if "@" in group:
                 return NO_GROUP  # another node's own group
             client = self._clients[group] = GroupClient(
-                PlaceRoute(self, group), self._origin, self._now, self._numbers
+                PlaceRoute(self, group), self._origin, self._now, self.numbers
             )
         return client
 

@@ -29,7 +29,7 @@ from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
-from fluxmq.settings.group_names import group_of_set
+from fluxmq.settings.group_names import group_of_set, is_mirrored
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, Placement, name_of
@@ -173,7 +173,7 @@ class Queues:
                 try:
                     self.durable.open(name)
                 except UnknownGroup:
-                    if group_of_set(name) is None:
+                    if group_of_set(name) is None and not is_mirrored(name):
                         raise
                     continue  # it is opened when its nodes are known
                 beat()
@@ -183,6 +183,10 @@ class Queues:
     def client(self, group: str) -> GroupTarget:
         """Return the client of a group, for connections of this shard."""
         return self.elsewhere.client(group) or self.node_groups.client(group)
+
+    def follower(self, group: str) -> GroupTarget:
+        """Return the client of a group for consumers, which follow their queue to another group."""
+        return self.elsewhere.follower(group) or self.client(group)
 
     def sender(self, group: str) -> GroupTarget:
         """Return the client for messages that queues themselves send: it forwards them to the
@@ -203,7 +207,7 @@ class Queues:
         """Redirect this shard's requests and consumers of a queue that has moved to another
         group."""
         self.elsewhere.moved(queue, before, after)
-        self.node_groups.moved(queue, before, self.client(after))
+        self.node_groups.moved(queue, before, self.follower(after))
 
     def join(self, links: dict[int, Link], origin: int) -> QueueLinks:
         """Connect to the other shards, as server and as client; ``origin``: a number of this

@@ -40,6 +40,32 @@ class Majority:
 MAJORITY: Final = Majority()
 
 
+class EveryVoter:
+    """An entry is committed when every voter has it: one that is lost holds all commits up until
+    the leader has made it a learner. For *appointed groups* (`Config.appointed`).
+
+    Nobody is elected in those. A record outside the group names the leader of each term, and some
+    members as *synchronised*; it is changed by comparison with what it was. Only synchronised
+    members are appointed. The leader has a voter taken out of the record before it makes it a
+    learner, and a voter entered only after the change that made it one is committed; the record
+    refuses both once it names the leader of another term. So at any time all synchronised members
+    are voters of the record's leader and have everything that is committed, by this leader or by
+    one before it that does not know yet that it was replaced; the next leader is one of them. No
+    two majorities have to meet for that; ``memberships`` and ``leader`` say what follows.
+    """
+
+    def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:
+        """Return the last index that all voters have."""
+        return min(held)
+
+    def acknowledged(self, held: Sequence[int], members: int) -> int:
+        """Return the last index that so many of the voters have."""
+        return MAJORITY.acknowledged(held, members)
+
+
+EVERY_VOTER: Final = EveryVoter()
+
+
 class Wish(NamedTuple):
     """Condition of an answer. ``early``: this node has the entry on disk; ``members``: beyond the
     commit, this many members have it on disk, 0 for as many as the commit needs."""

@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from fluxmq.raft.commits import MAJORITY
 from fluxmq.raft.errors import Compacted
-from fluxmq.raft.memberships import changed, encode_membership
+from fluxmq.raft.memberships import changed, encode_membership, takes_vote
 from fluxmq.raft.progress import ENTRY_OVERHEAD_BYTES, Progress
 from fluxmq.raft.state import NodeState
 from fluxmq.raft.types import (
@@ -131,22 +132,30 @@ class Leadership:
     def propose_membership(
         self, change: MembershipChange
     ) -> ProposalAccepted | NotLeader | ChangeRefused:
-        """Append a membership change, in effect at once; see ``memberships`` for two refusals."""
+        """Append a membership change, in effect at once; see ``memberships`` for the refusals."""
         state = self._state
         log = state.log
         if self.transferee:
             return NotLeader(self.transferee)
-        if log.commit < self.first_index:
-            return ChangeRefused.TERM_NOT_COMMITTED
-        if state.memberships.since > log.commit:
-            return ChangeRefused.UNCOMMITTED
-        after = changed(state.memberships.current, change)
+        before = state.memberships.current
+        appointed = state.config.appointed
+        if appointed and change.node == state.id:
+            return ChangeRefused.APPOINTED
+        if not (appointed and takes_vote(before, change)):
+            if log.commit < self.first_index:
+                return ChangeRefused.TERM_NOT_COMMITTED
+            if state.memberships.since > log.commit:
+                return ChangeRefused.UNCOMMITTED
+        after = changed(before, change)
         if not isinstance(after, Membership):
             return after
         index = log.last_index + 1
         log.append_one(Entry(state.term, index, MEMBERSHIP, encode_membership(after)))
         state.memberships.append(index, after)
         self._configure()
+        if appointed:
+            self.advance_commit()  # what only a former voter lacked
+            self._confirm_reads()
         return ProposalAccepted(index, state.term)
 
     # Commit
@@ -281,7 +290,7 @@ class Leadership:
 
     def tick(self) -> bool:
         """Count time; return False if a majority was silent for an election timeout (dissertation
-        section 6.2).
+        section 6.2). An appointed leader stays one: nobody else can lead until it is replaced.
         """
         state = self._state
         state.elapsed += 1
@@ -291,7 +300,11 @@ class Leadership:
                 self.transferee = 0
         if state.elapsed >= state.config.election_ticks:
             state.elapsed = 0
-            if state.config.check_quorum and not self._quorum_is_active():
+            if (
+                state.config.check_quorum
+                and not self._quorum_is_active()
+                and not state.config.appointed
+            ):
                 return False
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= state.config.heartbeat_ticks:
@@ -415,16 +428,22 @@ class Leadership:
 
         None before an entry of the leader's own term is committed: only then does the commit index
         cover everything that earlier leaders have committed.
+
+        In an appointed group every voter has to confirm. The next leader is a voter here (see
+        `EveryVoter`) and answers nothing in this term once it leads, so if all have answered since, none
+        had committed anything when the read was requested. A majority may not include it.
         """
         state = self._state
         if not self._rounds:
             return
         voters = state.memberships.current.voters
-        answered = sorted(
+        answered = [
             self._read_round if voter == state.id else self.peers[voter].read_answered
             for voter in voters
+        ]
+        confirmed = (
+            min(answered) if state.config.appointed else MAJORITY.committed(voters, answered)
         )
-        confirmed = answered[(len(voters) - 1) // 2]
         while self._rounds and self._rounds[0][0] <= confirmed:
             _, index, contexts = self._rounds.popleft()
             self._reads_waiting -= len(contexts)
@@ -439,9 +458,10 @@ class Leadership:
     # Transfer
 
     def transfer(self, to: int) -> bool:
-        """Hand over to a voter once it holds the whole log; return False if it cannot lead."""
-        voters = self._state.memberships.current.voters
-        if to == self._state.id or to not in voters:
+        """Hand over to a voter once it holds the whole log; return False if it cannot lead, or
+        would have to be appointed."""
+        state = self._state
+        if state.config.appointed or to == state.id or to not in state.memberships.current.voters:
             return False
         self.transferee = to
         self._transfer_elapsed = 0

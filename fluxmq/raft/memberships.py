@@ -14,6 +14,16 @@ no change while an earlier one is uncommitted, and none before an entry of the l
 committed (a leader could otherwise build on a change that a later term has overwritten; found by D.
 Ongaro in 2015).
 
+In an appointed group (see ``commits``) no majorities have to meet, so neither rule is needed for
+safety: all that counts is that the synchronised members stay voters of the leader. The change of a
+voter into a learner, or its removal, is therefore allowed at any time, and the host has it taken
+out of the record before. It must be: a new leader whose predecessor is dead and still a voter
+commits nothing until it has made it a learner, and there may be several such voters. Entries before
+the change that only the former voter lacked are committed by it at once. If the change itself is
+lost with its leader, the next one begins with a voter too many, which it may take away again.
+Voters and learners are added one at a time all the same: that can wait. The leader stays a voter
+until another one is appointed.
+
 An entry holds the whole new membership, so its meaning does not depend on where reading starts.
 """
 
@@ -66,6 +76,11 @@ def changed(membership: Membership, change: MembershipChange) -> Membership | Ch
     if len(voters) + len(learners) > MEMBERS_MAX:
         return ChangeRefused.TOO_MANY
     return after
+
+
+def takes_vote(membership: Membership, change: MembershipChange) -> bool:
+    """Return whether a change makes a voter a learner, or removes it."""
+    return change.verb is not ChangeVerb.ADD_VOTER and change.node in membership.voters
 
 
 class Memberships:

@@ -54,6 +54,12 @@ __all__ = ["Config", "Node", "StableLog"]
 
 _FROM_LEADER = (MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT)
 _REQUESTS = (MessageKind.VOTE, MessageKind.PRE_VOTE)
+_OF_ELECTIONS = (
+    *_REQUESTS,
+    MessageKind.VOTE_ANSWER,
+    MessageKind.PRE_VOTE_ANSWER,
+    MessageKind.TIMEOUT_NOW,
+)
 
 
 class Node:
@@ -126,6 +132,8 @@ class Node:
         acknowledged, and MalformedMessage for a message that no node sends.
         """
         state = self._state
+        if self._config.appointed and message.kind in _OF_ELECTIONS:
+            return  # terms come from the record alone
         if message.term > state.term:
             if not self._meet_higher_term(message):
                 return
@@ -135,20 +143,25 @@ class Node:
         kind = message.kind
         if kind in _FROM_LEADER:
             self._from_leader(message)
-        elif kind in _REQUESTS:
-            self._elections.on_request(message)
-        elif kind is MessageKind.TIMEOUT_NOW:
-            if self._leadership is None and state.may_campaign():
-                self._campaign(pre_vote=False, transfer=True)
-        elif kind is MessageKind.VOTE_ANSWER or kind is MessageKind.PRE_VOTE_ANSWER:
-            if self._leadership is None:
-                self._settle(self._elections.on_answer(message))
+        elif kind in _OF_ELECTIONS:
+            self._of_election(message)
         elif self._leadership is not None:
             if kind is MessageKind.APPEND_ANSWER:
                 self._leadership.on_append_answer(message)
             else:
                 self._leadership.on_heartbeat_answer(message)
             self._step_down_if_removed()
+
+    def _of_election(self, message: Message) -> None:
+        kind = message.kind
+        if kind in _REQUESTS:
+            self._elections.on_request(message)
+        elif self._leadership is not None:
+            return
+        elif kind is not MessageKind.TIMEOUT_NOW:
+            self._settle(self._elections.on_answer(message))
+        elif self._state.may_campaign():
+            self._campaign(pre_vote=False, transfer=True)
 
     def _meet_higher_term(self, message: Message) -> bool:
         """Handle a higher term; return whether the message is to be processed.
@@ -180,7 +193,7 @@ class Node:
 
     def _from_leader(self, message: Message) -> None:
         state = self._state
-        if state.role is Role.LEADER:
+        if state.role is Role.LEADER or (self._config.appointed and self._leadership is not None):
             raise InconsistentLog(
                 f"node {message.source} leads term {state.term} as well as this node"
             )
@@ -213,10 +226,30 @@ class Node:
         """Try to become leader now; a leader stays one.
 
         A group's only voter accepts proposals at once, and shows itself as leader when `advance`
-        reports that the first entry of its term is durable.
+        reports that the first entry of its term is durable. Nothing happens in an appointed group.
         """
         if self._leadership is None and self._state.may_campaign():
             self._campaign(pre_vote=self._config.pre_vote)
+
+    def appoint(self, term: int) -> bool:
+        """Lead exactly this term of an appointed group (see ``commits``), for which its record
+        names this node; return whether it does. The role shows when the term is durable here.
+
+        False for a term that has passed here: after a restart, what this node sent as its leader
+        may differ from what it has kept. False for one that is no voter by its own log, or lacks
+        what it has promised to hold: no record names it by right.
+        """
+        state = self._state
+        if self._leadership is not None and term == state.term:
+            return True
+        allowed = self._config.appointed and state.is_whole()
+        if term <= state.term or not allowed or state.id not in state.memberships.current.voters:
+            return False
+        self._follow(term, 0)
+        state.vote = state.id
+        state.role = Role.CANDIDATE
+        self._lead(unopposed=True)
+        return True
 
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
         outcome = self._elections.campaign(pre_vote=pre_vote, transfer=transfer)
@@ -327,11 +360,6 @@ class Node:
         """Send the commit index with the next `ready`; for leaders without `eager_commit`."""
         if self._leadership is not None:
             self._leadership.announce()
-
-    @property
-    def unannounced(self) -> bool:
-        """True if this node leads and others do not know its commit index."""
-        return self._leadership is not None and self._leadership.unannounced
 
     def start_over(self, peer: int) -> bool:
         """Forget the progress of a learner that has lost its log, or part of it, and fill it anew.

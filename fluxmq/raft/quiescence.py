@@ -33,6 +33,11 @@ class Quiescence:
         return state.term, state.log.last_index
 
     @property
+    def unannounced(self) -> bool:
+        """True if this node leads and others do not know its commit index."""
+        return self.leadership is not None and self.leadership.unannounced
+
+    @property
     def membership(self) -> Membership:
         """The membership in effect."""
         return self._state.memberships.current
@@ -47,7 +52,7 @@ class Quiescence:
     def leads_quietly(self, peers: Collection[int]) -> bool:
         """Return whether this node leads, and needs nothing but heartbeats to these peers.
 
-        They and this node must form a majority. Everything in the log is durable here and at the
+        They and this node must suffice. Everything in the log is durable here and at the
         peers, and committed; no read, transfer or snapshot is under way.
         """
         leadership, state = self.leadership, self._state
@@ -62,9 +67,14 @@ class Quiescence:
         return all(self._is_quiet(leadership.peers.get(peer), end) for peer in peers)
 
     def suffice(self, peers: Collection[int]) -> bool:
-        """Return whether these peers and this node are a majority of the voters."""
+        """Return whether these peers and this node can commit: whether they are a majority of the
+        voters, or in an appointed group all of them. So that one has ticks while a voter is away,
+        and its host sees to the voter although nothing is to be committed.
+        """
         voters = self._state.memberships.current.voters
         present = sum([node == self._state.id or node in peers for node in voters])
+        if self._state.config.appointed:
+            return present == len(voters)
         return present > len(voters) // 2
 
     @staticmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fluxmq.raft.commits import MAJORITY, CommitRule
+from fluxmq.raft.commits import EVERY_VOTER, MAJORITY, CommitRule
 from fluxmq.raft.log import RaftLog
 from fluxmq.raft.memberships import Memberships
 from fluxmq.raft.types import Message, MessageKind, Role
@@ -40,6 +40,8 @@ class Config:
       index when the node has no vote. Until its log is as complete it does not campaign, and it
       votes for no node whose log is not: a candidate removed long ago still counts its vote.
     * `commit_rule`: how far the voters' logs are committed.
+    * `appointed`: nobody is elected. A record outside the group names the leader of each term, and
+      the host calls `Node.appoint` there. It goes with the rule `EVERY_VOTER`, which says why.
     """
 
     id: int
@@ -55,6 +57,7 @@ class Config:
     eager_commit: bool = True
     max_inflight_appends: int = 1 << 20
     commit_rule: CommitRule = MAJORITY
+    appointed: bool = False
 
     def __post_init__(self) -> None:
         """Assert valid values; the settings' own checks come before."""
@@ -63,6 +66,7 @@ class Config:
         assert self.max_inflight_bytes > 0, "nothing could be sent"
         assert self.max_inflight_appends > 0, "nothing could be sent"
         assert self.max_message_bytes > 0, "nothing could be sent"
+        assert not self.appointed or self.commit_rule is EVERY_VOTER, "entries could be lost"
 
 
 class NodeState:
@@ -139,14 +143,18 @@ class NodeState:
             and self.elapsed < self.config.election_ticks
         )
 
+    def is_whole(self) -> bool:
+        """Return whether this node's log has all that the node has promised to hold."""
+        log = self.log
+        return log.snapshot is None and (log.last_term, log.last_index) >= self.floor
+
     def may_campaign(self) -> bool:
-        """Return whether this node may become leader: it is a voter, and its log is whole.
+        """Return whether this node may be elected: it is a voter, and its log is whole.
 
         A node that an uncommitted change removes still may: it can be the only one that can commit
         that change (dissertation section 4.2.2).
         """
-        log = self.log
-        if log.snapshot is not None or (log.last_term, log.last_index) < self.floor:
+        if self.config.appointed or not self.is_whole():
             return False
         memberships = self.memberships
         if self.id in memberships.current.voters:

@@ -279,6 +279,7 @@ class ChangeRefused(Enum):
     NO_CHANGE = "the node already has this place"
     LAST_VOTER = "the group would have no voter"
     TOO_MANY = "the group has as many members as it may"
+    APPOINTED = "the node was appointed to lead the group"
 
 
 class ReplicationMode(Enum):

@@ -27,6 +27,7 @@ from fluxmq.raft.types import (
     ProposalAccepted,
     RaftStatus,
     ReplicationMode,
+    Role,
 )
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.hosted_groups import AnyHostedGroups
@@ -39,8 +40,10 @@ from fluxmq.replication.member_record import (
     record_path,
     write_record,
 )
+from fluxmq.replication.mirror_leaders import MirrorLeaders
 from fluxmq.replication.replica import Replica, committed_membership, name_of
 from fluxmq.replication.shard_links import ShardLinks
+from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.plans import GroupMember, GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.storage.directory import DataPaths, delete_directory
 from fluxmq.storage.errors import Corruption, StorageError
@@ -86,6 +89,8 @@ class GroupMembers:
         self._paths = paths
         self._now = now
         self._next_look = 0.0
+        self.mirrors: MirrorLeaders | None = None
+        """The leaders of mirrored groups, which decide about members by other rules."""
         commands.serve(MEMBER_CHANGE, self._change)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
@@ -205,6 +210,8 @@ class GroupMembers:
             replica = self._replicas.get(name)
             if replica is not None and not replica.hosted.group.failed:
                 self._look(replica, now)
+        if self.mirrors is not None:
+            self.mirrors.forced.housekeeping()
 
     def _look(self, replica: Replica, now: float) -> None:
         if replica.acquaintances.superseded != NEVER_FORCED:
@@ -222,14 +229,24 @@ class GroupMembers:
         replica.raft_transport.follow(
             {each.number for each in replica.plan.nodes} if forced else members
         )
-        if not replica.hosted.driver.leading:
+        mirrors = self.mirrors if is_mirrored(replica.plan.name) else None
+        if mirrors is not None:
+            mirrors.look(replica)
+            leads = (
+                status.role is Role.LEADER
+            )  # it may have to do without a voter to commit anything
+        else:
+            leads = replica.hosted.driver.leading
+        if not leads:
             replica.caught_up.clear()
             replica.settled = True
             return
         ready = self._caught_up(replica, status, now)
-        change = next_change(
-            status, committed_membership(replica), replica.acquaintances.doubted, ready
-        )
+        committed = committed_membership(replica)
+        if mirrors is not None:
+            change = mirrors.next_change(replica, status, committed, ready)
+        else:
+            change = next_change(status, committed, replica.acquaintances.doubted, ready)
         if change is not None:
             self._propose(replica, change)
         if now >= replica.next_tell:
@@ -238,7 +255,8 @@ class GroupMembers:
             replica.settled = not (told or status.membership.learners)
 
     def _retire(self, replica: Replica) -> None:
-        """Set aside a copy that was left behind by a forced one, and leave the group."""
+        """Set aside a copy that was left behind by a forced one, and leave the group. The copy of a
+        mirrored group is discarded: the leader has this node join again."""
         if replica.hosted.checkpointing:
             return  # it is checked again
         group, record = replica.plan.name, replica.acquaintances.record
@@ -249,6 +267,10 @@ class GroupMembers:
             raw = self._files.read_file(record_path(self._paths, group))
             write_record(self._files, self._paths, group, fresh)
             self._hosting.leave(group)
+            if is_mirrored(group):
+                self._clear(group)
+                _log.warning("a mirror discards its copy and joins anew", extra={"group": group})
+                return
             kept = set_group_aside(self._files, self._paths, group, raw)
         except StorageError as problem:
             replica.hosted.group.fail(str(problem))
@@ -353,6 +375,8 @@ class GroupMembers:
     def _problem(self, replica: Replica, wanted: MemberChange, found: GroupMember | None) -> str:
         """Return why a change is not tried; empty if nothing is against it."""
         status = _status(replica)
+        if is_mirrored(wanted.group):
+            return "policies decide which nodes have mirrors"
         if found is None:
             nodes = ", ".join(each.node for each in replica.plan.nodes)
             return f"{wanted.node} is not one of its nodes in the settings, which are {nodes}"

@@ -52,6 +52,8 @@ class Member:
     data_dir: str | None = None
     eager_commit: bool = True
     commit_rule: CommitRule = MAJORITY
+    appointed: bool = False
+    """True if a record names the leaders, instead of elections; with the rule `EVERY_VOTER`."""
     wish: Wish = AT_COMMIT
     """Condition for answering appends, unless `wishes` has another one for their queue."""
     wishes: Mapping[str, Wish] = field(default_factory=dict)
@@ -198,6 +200,7 @@ def _config(member: Member) -> Config:
         eager_commit=member.eager_commit,
         max_inflight_appends=INFLIGHT_APPENDS_MAX,
         commit_rule=member.commit_rule,
+        appointed=member.appointed,
     )
 
 

@@ -138,12 +138,21 @@ class RaftDriver:
 
     def announce(self) -> None:
         """Tell the others the commit index if they do not know it. Errors as in `persisted`."""
-        if self.node.unannounced:
+        if self.node.quiescence.unannounced:
             self._guarded(self.node.announce)
 
     def campaign(self) -> None:
         """Campaign now, without waiting for the election timeout. Errors as in `persisted`."""
         self._guarded(self.node.campaign)
+
+    def appoint(self, term: int) -> bool:
+        """Lead this term of an appointed group, as its record says; return whether this member
+        does. Not a halted or failed one. Errors as in `persisted`."""
+        if self.halted or self.group.failed:
+            return False
+        appointed: list[bool] = []
+        self._guarded(lambda: appointed.append(self.node.appoint(term)))
+        return appointed == [True] and not self.group.failed
 
     def step(self, messages: Sequence[Message]) -> None:
         """Handle messages of another member. Errors as in `persisted`; impossible messages are
@@ -226,7 +235,7 @@ class RaftDriver:
             if self.leading and self.group.answers.held:
                 self.changed = True
                 self.group.answers.advance()  # also after a member's answer without effect
-            if self.gathers and self.node.unannounced:
+            if self.gathers and self.node.quiescence.unannounced:
                 self.observer.unannounced()
         finally:
             self._pumping = False
@@ -370,11 +379,6 @@ class RaftDriver:
         ]
         return self._rule.acknowledged(held, members)
 
-    @property
-    def settled(self) -> bool:
-        """True if everything given to the log is durable."""
-        return self._durable == self._written
-
     def halt(self) -> None:
         """Leave the group for now: accept, answer and send nothing, and give no vote.
 
@@ -399,7 +403,8 @@ class RaftDriver:
         """Apply what a halted member can; return whether its log is durable and all it committed is
         applied."""
         self._guarded(self._apply_rest)
-        return self.settled and not self._unapplied and not self.node.behind
+        durable = self._durable == self._written
+        return durable and not self._unapplied and not self.node.behind
 
     def log_failed(self, why: str) -> None:
         """Handle a failed log: step down for good and send nothing to the others any more."""

@@ -14,6 +14,7 @@ from fluxmq.replication.incarnation import Acquaintances
 from fluxmq.replication.leaders import LeaderNews
 from fluxmq.replication.open_group import AnyHosted
 from fluxmq.replication.raft_transport import RaftTransport
+from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.plans import GroupPlan
 
 TICKS_PER_ELECTION = 20
@@ -148,6 +149,8 @@ class Replica:
         """Transfer leadership to a member, by default the most advanced; return whether one was
         asked.
         """
+        if is_mirrored(self.plan.name):
+            return False
         node = self.hosted.driver.node
         reachable = [
             (peer.match, number)

@@ -16,18 +16,22 @@ from fluxmq.cluster.shard_pairs import every_shard
 from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
+from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
+from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
+from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.heartbeat_links import HeartbeatLinks
 from fluxmq.replication.heartbeats import ANSWER, BEAT
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import LeaderNews, Leaders
 from fluxmq.replication.membership import GroupMembers
+from fluxmq.replication.mirror_leaders import MirrorLeaders
 from fluxmq.replication.nodes import Traffic
 from fluxmq.replication.open_group import ALONE, AnyHosted, Member
 from fluxmq.replication.placement import Places
@@ -48,7 +52,8 @@ from fluxmq.replication.snapshots import Snapshots
 from fluxmq.replication.spread import LeaderSpread
 from fluxmq.replication.unheard_groups import UnheardGroups
 from fluxmq.settings.clustering import LOCAL
-from fluxmq.settings.membership import effective
+from fluxmq.settings.group_names import is_mirrored
+from fluxmq.settings.membership import effective, with_mirrors
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths
@@ -205,6 +210,11 @@ class ReplicatedGroups:
         self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
         self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
         self.heartbeats = HeartbeatLinks(shards, hosting, now)
+        self.mirrors = self.members.mirrors = MirrorLeaders(
+            *(shards.node, self._settings.cluster.net_ticktime, replicas),
+            ForcedMirrors(hosting, files, paths),
+            *(self._on_mirrors, self.heartbeats.stirred, now),
+        )
 
     # Joining
 
@@ -230,7 +240,12 @@ class ReplicatedGroups:
 
     def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
-        return {**self.orders_here.commands(), CLUSTER_NODES: self._on_nodes}
+        orders = self.orders_here.commands()
+        return {**orders, CLUSTER_NODES: self._on_nodes, **self.mirrors.commands}
+
+    def connect(self, control: RequestSender) -> None:
+        """Send requests to the control process through this client from now on."""
+        self.mirrors.connect(control)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames of shards of this node and others, by name."""
@@ -311,7 +326,7 @@ class ReplicatedGroups:
         if not self.plans.replicated(group):
             return ALONE
         plan = self.plans.of(group)
-        heartbeat = heartbeat_ticks(plan)
+        heartbeat, mirrored = heartbeat_ticks(plan), is_mirrored(group)
         return Member(
             member_number(self.shards.node),
             self.members.begins_with(plan),
@@ -319,6 +334,8 @@ class ReplicatedGroups:
             heartbeat,
             plan.data_dir,
             self.queue_plans.reads_copies(group),
+            EVERY_VOTER if mirrored else MAJORITY,
+            appointed=mirrored,
             wish=wish_of(plan),
             wishes=self.queue_plans.wishes(group),
         )
@@ -417,6 +434,10 @@ class ReplicatedGroups:
         self._endpoint.follow(settings.cluster)
         answered({})
 
+    def _on_mirrors(self, first: Mapping[str, tuple[str, ...]]) -> None:
+        """Work with the mirrored groups that there are now."""
+        self._follow(with_mirrors(self._settings, first))
+
     def _follow(self, settings: Settings) -> None:
         """Know the nodes that these settings name."""
         self._settings = settings
@@ -483,7 +504,11 @@ class ReplicatedGroups:
         asked: set[str] = set()
         deadline = self.now() + TRANSFER_SECONDS_MAX
         while self.now() < deadline:
-            led = [each for each in self.replicas.values() if each.hosted.driver.leading]
+            led = [
+                each
+                for each in self.replicas.values()
+                if each.hosted.driver.leading and not is_mirrored(each.plan.name)
+            ]
             if not led:
                 return
             for replica in led:

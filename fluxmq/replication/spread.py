@@ -23,7 +23,7 @@ from fluxmq.raft.types import Membership, RaftStatus, ReplicationMode
 from fluxmq.replication.leaders import OWN, Leaders
 from fluxmq.replication.replica import Replica, committed_membership, contact_seconds, name_of
 from fluxmq.replication.shard_links import ShardLinks
-from fluxmq.settings.group_names import preferred_leader
+from fluxmq.settings.group_names import is_mirrored, preferred_leader
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 
 QUIET_SECONDS: Final = 10.0
@@ -198,7 +198,7 @@ class LeaderSpread:
     def _leaders(self) -> dict[str, Led]:
         found = {}
         for group, leader in self._known.all().items():
-            if "@" in group or leader.peer is None:
+            if "@" in group or is_mirrored(group) or leader.peer is None:
                 continue
             node = self._links.node if leader.peer == OWN else self._links.node_of(leader.peer)
             if node:
@@ -258,6 +258,7 @@ class LeaderSpread:
             for replica in self._replicas.values()
             if not replica.resting
             and not (replica.hosted.driver.node.term or replica.hosted.group.failed)
+            and not is_mirrored(replica.plan.name)
         ]
         if new:
             configured = self._first_leaders()

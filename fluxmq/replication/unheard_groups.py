@@ -1,5 +1,5 @@
 """Groups that queues name and that this node cannot resolve: no settings allow them, or they begin on
-nodes of which it has not heard yet. It hears of those soon, since the cluster keeps its nodes where it
+nodes of which it has not heard yet, or are mirrored and it has not heard of their records. It hears of those soon, since the cluster keeps its nodes where it
 keeps its queues, and then opens its groups."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import logging
 from typing import Final
 
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.settings.group_names import group_of_set
+from fluxmq.settings.group_names import group_of_set, is_mirrored
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
 
 UNHEARD_MAX: Final = 1000
@@ -29,7 +29,8 @@ class UnheardGroups:
         """Remember a group that a queue names, and log it."""
         group = problem.group
         self._unknown.event(logging.WARNING, group, "unknown group: %s", problem)
-        if group_of_set(group) is not None and len(self.names) < UNHEARD_MAX:
+        later = group_of_set(group) is not None or is_mirrored(group)
+        if later and len(self.names) < UNHEARD_MAX:
             self.names.add(group)
 
     def heard(self, plans: GroupPlans) -> list[str]:

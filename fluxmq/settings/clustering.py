@@ -250,6 +250,9 @@ class ClusterSettings(Section):
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
     """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
     has no mirrored queues, and in a replicated queue's group only a majority goes on."""
+    net_ticktime: Annotated[Duration, Field(ge=1, le=86_400)] = 60.0
+    """Longest time for which a mirrored queue's publishers wait for a mirror that is connected and does
+    not answer; then the queue goes on without it."""
     lease_loss: Literal["drop", "keep"] = "drop"
     """Whether MQTT clients are disconnected when this node has not reached etcd for so long that
     another node may have their sessions: keep lets them go on until it is known that one has."""

@@ -3,7 +3,10 @@
 A group of queues without a group of their own is named after the node that should lead it. It begins
 on nodes that the cluster began with, or on nodes of a *node set*: those that the cluster had at a
 later time, known everywhere by an identifier (see `node_sets`). As the name says all of it, no two
-nodes can begin one group differently. Pure.
+nodes can begin one group differently.
+
+A mirrored group has the nodes that it begins on in a record, which the cluster keeps in etcd and never
+changes in that respect. Pure.
 """
 
 from __future__ import annotations
@@ -21,8 +24,14 @@ OF_SET: Final = "nodes-"
 """Beginning of the names of the groups that begin on a node set; its identifier, the number of copies
 and the leader follow."""
 
+MIRRORED: Final = "mirrors-"
+"""Beginning of the names of mirrored groups; part of a hash follows, of the nodes and rules by which they
+begin."""
+
 _LED: Final = re.compile(f"(?:(?:{OF_SET}[0-9a-f]{{8}}-)?{SIZED}[0-9]{{1,3}}-)?{LED}(.+)")
 _OF_SET: Final = re.compile(f"{OF_SET}([0-9a-f]{{8}})-{SIZED}([0-9]{{1,3}})-{LED}(.+)")
+
+_MIRRORED: Final = re.compile(f"{MIRRORED}[0-9a-f]{{16}}")
 
 
 class SetGroup(NamedTuple):
@@ -56,3 +65,8 @@ def group_of_set(group: str) -> SetGroup | None:
 def name_of_set(wanted: SetGroup) -> str:
     """Return the name of a group that begins on a node set."""
     return f"{OF_SET}{wanted.node_set}-{SIZED}{wanted.copies}-{LED}{wanted.leader}"
+
+
+def is_mirrored(group: str) -> bool:
+    """Return whether this is the name of a mirrored group."""
+    return _MIRRORED.fullmatch(group) is not None

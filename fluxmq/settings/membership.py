@@ -151,8 +151,15 @@ def effective(
             update={"initial_cluster": _members(cluster, nodes)}
         )
     times = {name: nodes[name].joins if name in nodes else 0 for name in (own, *peers)}
-    changed = cluster.with_history(NodeHistory(sets, times), update)
-    return settings.model_copy(update={"cluster": changed})
+    history = NodeHistory(sets, times, cluster.history.mirrors)
+    return settings.model_copy(update={"cluster": cluster.with_history(history, update)})
+
+
+def with_mirrors(settings: Settings, mirrors: Mapping[str, tuple[str, ...]]) -> Settings:
+    """Return the settings with the nodes that mirrored groups begin on."""
+    cluster = settings.cluster
+    history = cluster.history._replace(mirrors=mirrors)
+    return settings.model_copy(update={"cluster": cluster.with_history(history, {})})
 
 
 def _moved(node: ClusterNode, name: str, named: Mapping[str, str]) -> bool:

@@ -31,10 +31,12 @@ class NodeSet(msgspec.Struct, frozen=True):
 
 
 class NodeHistory(NamedTuple):
-    """The sets by identifier, and how often each node that there is now has joined."""
+    """The sets by identifier, how often each node that there is now has joined, and the nodes that each
+    mirrored group begins on, its first leader before the others."""
 
     sets: Mapping[str, NodeSet] = {}
     times: Mapping[str, int] = {}
+    mirrors: Mapping[str, tuple[str, ...]] = {}
 
     def is_whole(self, node_set: NodeSet, nodes: tuple[str, ...]) -> bool:
         """Return whether these nodes of a set are in the cluster, and have been since."""

@@ -30,6 +30,7 @@ from fluxmq.settings.group_names import (
     SetGroup,
     copies_in,
     group_of_set,
+    is_mirrored,
     name_of_set,
     preferred_leader,
 )
@@ -167,6 +168,12 @@ class GroupPlans:
         if on_set is not None:
             self._check_set(group, on_set)
             return self._plan(group)
+        if is_mirrored(group):
+            if group not in self._history.mirrors:
+                raise UnknownGroup(
+                    group, "is a mirrored group of which this node has not heard yet"
+                )
+            return self._plan(group)
         known = group == DEFAULT_GROUP or group in self._raft.groups or self._copies(group) > 0
         # Also for a node that the settings name no longer: its group may have queues.
         if not (known or group.startswith(LED) or self._raft.auto_provision_groups):
@@ -177,8 +184,11 @@ class GroupPlans:
         return self._plan(group)
 
     def for_queue(self, group: str) -> GroupPlan:
-        """Return the plan of a group that a queue is to be in. Raises UnknownGroup as `of` does, and for
-        a group that a node should lead that the cluster does not have."""
+        """Return the plan of a group that a queue is to be in. Raises UnknownGroup as `of` does, for a
+        group that a node should lead that the cluster does not have, and for a mirrored group, which
+        policies choose."""
+        if is_mirrored(group):
+            raise UnknownGroup(group, "is a mirrored group: a policy has queues mirrored")
         plan, node = self.of(group), preferred_leader(group)
         listed = group in self._raft.groups or self._raft.auto_provision_groups
         if node and not listed and node not in {each.node for each in plan.nodes}:
@@ -318,13 +328,14 @@ class GroupPlans:
         section = raft.groups.get(group, _NOT_GIVEN)
         on_set = group_of_set(group)
         first, leader = self._first(group), preferred_leader(group)
-        if on_set is None:
+        mirrored = is_mirrored(group)
+        if on_set is None and not mirrored:
             factor = self._copies(group) or section.replication_factor or raft.replication_factor
             address, nodes = self._nodes(group, section, first)
             able = tuple(each.node for each in nodes if each.node in first)
             chosen = _chosen(group, able, factor, leader)
         else:
-            factor = on_set.copies
+            factor = len(first) if on_set is None else on_set.copies
             chosen = _chosen(group, tuple(first), factor, leader)
             address, nodes = self._nodes(group, section, chosen)
         members = tuple(each for each in nodes if each.node in chosen)
@@ -337,12 +348,13 @@ class GroupPlans:
             members=members,
             nodes=nodes,
             own=member_number(own) if own in chosen and self._is_same(own, first) else 0,
-            write_policy=raft.write_policy,
-            distribution_mode=raft.distribution_mode,
-            sync_mode=raft.sync_mode if section.sync_mode is None else section.sync_mode,
+            write_policy="forward" if mirrored else raft.write_policy,
+            distribution_mode="forward" if mirrored else raft.distribution_mode,
+            sync_mode=mirrored
+            or (raft.sync_mode if section.sync_mode is None else section.sync_mode),
             ack_timeout=section.ack_timeout or raft.ack_timeout,
             replication_factor=factor,
-            min_in_sync_replicas=min(in_sync, len(members)),
+            min_in_sync_replicas=1 if mirrored else min(in_sync, len(members)),
             heartbeat_timeout=timings["heartbeat_timeout"],
             election_timeout=timings["election_timeout"],
             snapshot_interval=timings["snapshot_interval"],
@@ -352,6 +364,10 @@ class GroupPlans:
     def _first(self, group: str) -> Mapping[str, int]:
         """Return the nodes on which a group may begin, each with how often it had joined by then."""
         on_set = group_of_set(group)
+        if is_mirrored(group):
+            # Nobody votes in it, so that a node which has left and come back cannot break a promise.
+            times = self._history.times
+            return {node: times.get(node, 0) for node in self._history.mirrors[group]}
         if on_set is None:
             return dict.fromkeys(self._initial, 0)
         return self._history.sets[on_set.node_set].nodes
@@ -406,7 +422,8 @@ class GroupPlans:
         addresses = dict(peers)
         if section.enabled:
             addresses[self._settings.cluster.node_id] = address
-        if group_of_set(group) is not None and (missing := {*needed} - addresses.keys()):
+        named = group_of_set(group) is not None or is_mirrored(group)
+        if named and (missing := {*needed} - addresses.keys()):
             raise UnknownGroup(group, f"has no address on {', '.join(sorted(missing))}")
         nodes = [GroupMember(node, member_number(node), at) for node, at in addresses.items()]
         return address, tuple(sorted(nodes, key=lambda each: each.number))

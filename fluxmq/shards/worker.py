@@ -363,6 +363,7 @@ class Worker:
         )
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
+        self.shard.queues.nodes.connect(self.control)
         self.shard.authentication.backends.connect(self.control)
         self.shard.authentication.upgrades.connect(self.control)
         for user in self.shard.control_users:

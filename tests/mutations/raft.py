@@ -293,9 +293,9 @@ MUTATIONS = [
     Mutation(
         "raft_floor_of_campaigns",
         "Nor does it campaign before it holds that again.",
-        "NodeState.may_campaign",
-        "or (log.last_term, log.last_index) < self.floor:",
-        ":",
+        "NodeState.is_whole",
+        "and (log.last_term, log.last_index) >= self.floor",
+        "",
         OF_FOUND + "test_who_came_back_campaigns_when_it_holds_that",
     ),
     # Reads
@@ -303,8 +303,8 @@ MUTATIONS = [
         "raft_read_majority",
         "A read needs a majority that still follows this leader (dissertation section 6.4).",
         "Leadership._confirm_reads.confirmed",
-        "confirmed = answered[(len(voters) - 1) // 2]",
-        "confirmed = answered[-1]",
+        "else MAJORITY.committed(voters, answered)",
+        "else max(answered)",
         OF_LEADING + "test_an_old_leader_answers_no_read",
     ),
     Mutation(

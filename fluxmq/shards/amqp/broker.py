@@ -485,7 +485,9 @@ class AmqpBroker:
         if home:
             attached(refusals.unavailable(wanted.queue, home))
             return
-        attach = partial(self._queues.attach, self._client_of(wanted.queue))
+        queue = wanted.queue
+        group = self._queues.names.group_of(queue.internal_name, queue.group)
+        attach = partial(self._queues.attach, self._queues.follower(group))
         consume(attach, wanted, port, attached, self._refusal)
 
     def reply_open(self, port: AmqpConsumerPort) -> str:

@@ -182,6 +182,7 @@ class DeclaredQueues:
         if before is not None and before.group != name:
             self._end_in(before.group, queue.internal_name)
             self._queues.moved(queue.internal_name, before.group, name)
+        self._queues.elsewhere.moves(queue.internal_name, name, bool(queue.moving_to))
 
     def _name(self, group: str, config: QueueConfig) -> None:
         topics = tuple(topic.encode() for topic in config.topics)
@@ -297,13 +298,13 @@ class DeclaredQueues:
         return group.replicated and wanted not in ("", group.name)
 
     def led(self, attended: bool) -> Iterator[tuple[ReplicationGroup, int]]:
-        """Yield replicated groups led here for which the topology is new enough, with elections.
+        """Yield groups led here for which the topology is new enough, with elections.
         ``attended``: without those that rest."""
         queues = self._queues
         groups = queues.durable.attended.groups if attended else queues.service.groups
         for hosted in list(groups.values()):
             group = hosted.group
-            here = group.replicated and not group.closed and not group.leaving
+            here = group.driver.leading and not group.closed and not group.leaving
             if here and self._known() and self.is_current(group):
                 yield group, hosted.driver.elections
 

@@ -340,9 +340,9 @@ def _carry(
 class QueueMigrations:
     """All moves of queues whose groups this shard leads, and their remnants.
 
-    ``led``: the replicated groups led here for which the topology here is certainly as new as the
+    ``led``: the groups led here for which the topology here is certainly as new as the
     leadership, with the election; ``declare`` declares a queue of the topology if its group is
-    here.
+    here; ``own_name`` returns the name that a group of the topology has here.
     """
 
     def __init__(
@@ -352,8 +352,10 @@ class QueueMigrations:
         led: Callable[[bool], Iterable[tuple[ReplicationGroup, int]]],
         mover: Callable[[str], QueueMover | ReplicationGroup | None],
         declare: Callable[[QueueRecord], None],
+        own_name: Callable[[str], str],
         now: Callable[[], float],
     ) -> None:
+        self._own_name = own_name
         self._topology = topology
         self._change = change
         self._led = led
@@ -404,12 +406,12 @@ class QueueMigrations:
         wanted: dict[str, QueueRecord] = {}
         for key in self._moving:
             row = self._topology().queue(*key)
-            if row is not None and row.moving_to and row.group in groups:
+            if row is not None and row.moving_to and self._own_name(row.group) in groups:
                 wanted[row.internal_name] = row
         for name in [name for name in self._moves if name not in wanted]:
             del self._moves[name]
         for name, row in wanted.items():
-            group, election = groups[row.group]
+            group, election = groups[self._own_name(row.group)]
             move = self._moves.get(name)
             if move is None or (move.row.migration, move.led) != (row.migration, election):
                 move = self._moves[name] = OutgoingMove(
@@ -448,18 +450,18 @@ class QueueMigrations:
         row = self._topology().queue_called(state.name)
         if row is None:
             return False
-        here = row.group == group.name
+        here = self._own_name(row.group) == group.name
         if not migration.is_arriving(state):
             return here and bool(row.moving_to)
         if here and is_meant_to_arrive(row, state):
             self._declare(row)
             return True
-        return row.moving_to == group.name and is_meant_to_arrive(row, state)
+        return self._own_name(row.moving_to) == group.name and is_meant_to_arrive(row, state)
 
     def _end(self, group: ReplicationGroup, state: State, done: Callable[[object], None]) -> None:
         """Reopen a queue that stays, delete one that belongs to no move."""
         row = self._topology().queue_called(state.name)
-        here = row is not None and row.group == group.name
+        here = row is not None and self._own_name(row.group) == group.name
         if here and not migration.is_arriving(state):
             group.unfence(state.name, done)
             return

@@ -136,6 +136,7 @@ class Amqp:
             self.declared.led,
             self._queues.elsewhere.mover,
             self.declared.declare,
+            self._queues.names.own_name,
             lambda: self._reactor.tally.now,
         )
 

@@ -316,6 +316,11 @@ class Cluster:
                 member.node.tick()
             self.settle()
 
+    def tick_alone(self, number: int, times: int = 1) -> None:
+        """Let time pass for one member, and nothing else happen."""
+        for _ in range(times):
+            self[number].node.tick()
+
     def leader(self) -> Member | None:
         """The leader of the highest term."""
         leading = [

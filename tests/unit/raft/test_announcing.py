@@ -36,17 +36,17 @@ def committed_and_unsaid(*, eager: bool) -> Cluster:
 def test_an_eager_leader_says_at_once_what_is_committed() -> None:
     cluster = committed_and_unsaid(eager=True)
     assert [appends_to(cluster, number) for number in (2, 3)] == [1, 1]
-    assert not cluster[1].node.unannounced
+    assert not cluster[1].node.quiescence.unannounced
 
 
 def test_another_says_it_when_it_is_told_to_and_once() -> None:
     cluster = committed_and_unsaid(eager=False)
     assert cluster.network == []
-    assert cluster[1].node.unannounced
+    assert cluster[1].node.quiescence.unannounced
     cluster[1].node.announce()
     cluster[1].collect()
     assert [appends_to(cluster, number) for number in (2, 3)] == [1, 1]
-    assert not cluster[1].node.unannounced
+    assert not cluster[1].node.quiescence.unannounced
     cluster.settle()
     assert [cluster[number].commands for number in (2, 3)] == [[b"a"], [b"a"]]
     cluster[1].node.announce()
@@ -66,5 +66,5 @@ def test_a_follower_announces_nothing() -> None:
     cluster = committed_and_unsaid(eager=False)
     cluster[2].node.announce()
     cluster[2].collect()
-    assert not cluster[2].node.unannounced
+    assert not cluster[2].node.quiescence.unannounced
     assert cluster.network == []

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from fluxmq.raft.commits import MAJORITY
+from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from tests.unit.raft.cluster import Cluster
 
 
@@ -30,6 +30,16 @@ def test_a_majority_commits(held: list[int], expected: int) -> None:
 @pytest.mark.parametrize(("members", "expected"), [(1, 9), (2, 7), (3, 5), (4, 0)])
 def test_an_answer_waits_for_as_many_members_as_it_wants(members: int, expected: int) -> None:
     assert MAJORITY.acknowledged((5, 9, 7), members) == expected
+
+
+@pytest.mark.parametrize(("held", "expected"), [([7], 7), ([7, 5], 5), ([9, 8, 7, 0, 8], 0)])
+def test_every_voter_commits(held: list[int], expected: int) -> None:
+    for order in permutations(held):
+        assert EVERY_VOTER.committed(range(1, len(held) + 1), order) == expected
+
+
+def test_an_answer_of_every_voters_rule_waits_for_as_many_members() -> None:
+    assert [EVERY_VOTER.acknowledged((5, 9, 7), members) for members in (1, 3, 4)] == [9, 5, 0]
 
 
 class InSync:

@@ -1,0 +1,76 @@
+"""Messages about mirrored groups, whose leaders and members a cluster keeps in etcd.
+
+::
+
+    control -> shard        mirrors: all groups, at every change
+    shard -> control        mirror_lead, before this node leads a group; mirror_change, from the leader
+
+Pure, like `messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from fluxmq.ipc.messages import MessageBody, Name, Natural, Word
+
+MIRRORS: Final = "mirrors"
+MIRROR_LEAD: Final = "mirror_lead"
+MIRROR_CHANGE: Final = "mirror_change"
+
+RETURNED: Final = "returned"
+SYNCHRONISED: Final = "synchronised"
+LOST: Final = "lost"
+
+MIRRORED_GROUPS_MAX: Final = 4096
+"""Groups of a cluster: one for each set of nodes that policies have chosen, and few sets are in use."""
+MIRRORS_MAX: Final = 1000
+
+Nodes = Annotated[tuple[Name, ...], Meta(max_length=MIRRORS_MAX)]
+
+
+class GroupMirrors(Struct, frozen=True, array_like=True):
+    """A mirrored group. ``epoch``: its latest; ``first``: the nodes that it began on; ``members``: those
+    that have a copy; ``synchronised``: those of them that have everything, the leader included;
+    ``running``: those in contact with the leader, and it; ``forced``: how often a copy that lacked something was declared the truth."""
+
+    epoch: Natural
+    leader: Name
+    first: Nodes
+    members: Nodes
+    synchronised: Nodes
+    running: Nodes = ()
+    forced: Natural = 0
+
+
+class Mirrors(MessageBody, frozen=True):
+    """The mirrored groups by name."""
+
+    groups: Annotated[dict[Name, GroupMirrors], Meta(max_length=MIRRORED_GROUPS_MAX)]
+
+
+class MirrorLead(MessageBody, frozen=True):
+    """Request to lead a group. ``term``: the latest that this node's copy knows; ``empty``: it has
+    nothing."""
+
+    group: Name
+    term: Natural
+    empty: bool
+
+
+class MirrorEpoch(MessageBody, frozen=True):
+    """The answer: the term in which this node leads from now on; 0 if it does not."""
+
+    epoch: Natural
+
+
+class MirrorChange(MessageBody, frozen=True):
+    """Request of the leader in ``epoch``: to have it known that a mirror is back, or has everything, or
+    that the leader does without it."""
+
+    group: Name
+    epoch: Natural
+    node: Name
+    state: Word

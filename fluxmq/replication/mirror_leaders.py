@@ -1,0 +1,254 @@
+"""The mirrored groups of a shard: who leads them and which mirrors have everything, as records in etcd
+say, which the control process tells.
+
+Nobody votes in such a group, and an entry is committed when all its voters have it on disk. A node leads
+in a term that it has asked for, after the record has come to name it. It does without a voter that is
+out of contact, and makes a voter of a learner that has caught up, in the order of `mirror_voters`. A leader
+that cannot have the record changed can confirm nothing without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Final
+
+from fluxmq.ipc.conversation import Answered, RequestHandler
+from fluxmq.ipc.messages import Body, Failure, MessageBody
+from fluxmq.ipc.mirrored_groups import (
+    LOST,
+    MIRROR_CHANGE,
+    MIRROR_LEAD,
+    MIRRORS,
+    RETURNED,
+    SYNCHRONISED,
+    GroupMirrors,
+    MirrorChange,
+    MirrorEpoch,
+    MirrorLead,
+    Mirrors,
+)
+from fluxmq.ipc.topology_client import RequestSender
+from fluxmq.logs import get_logger
+from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.forced_mirrors import ForcedMirrors
+from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
+from fluxmq.replication.replica import Replica, contact_seconds, name_of
+
+ASK_SECONDS: Final = 1.0
+"""Time before a request that failed is made again."""
+APART_SECONDS: Final = 2.0
+"""Time without a stream to a mirror after which the leader does without it: a node that has ended has no
+streams, and one that is only slow keeps them."""
+
+_log = get_logger("fluxmq.cluster")
+
+
+class RecordKeeper:
+    """Has the record of one group changed; implements ``MirrorKeeper``. ``request`` gets the leader's
+    term, a member, its state, and what to call with whether that is done."""
+
+    def __init__(self, request: Callable[[int, int, str, Callable[[bool], None]], None]) -> None:
+        self._request = request
+
+    def enter(self, term: int, member: int, answered: Callable[[bool], None]) -> None:
+        """Have a member named as synchronised."""
+        self._request(term, member, SYNCHRONISED, answered)
+
+    def leave(self, term: int, member: int, answered: Callable[[bool], None]) -> None:
+        """Have a member no longer named as synchronised."""
+        self._request(term, member, LOST, answered)
+
+
+class MirrorLeaders:
+    """The part of one shard of ``node``. ``silence``: seconds after which a mirror that has a stream and
+    says nothing is done without; ``known`` is called with the nodes that the groups begin on, and
+    ``stirred`` with a group of which something has changed."""
+
+    def __init__(
+        self,
+        node: str,
+        silence: float,
+        replicas: Mapping[str, Replica],
+        forced: ForcedMirrors,
+        known: Callable[[Mapping[str, tuple[str, ...]]], None],
+        stirred: Callable[[str], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._silence = silence
+        self._replicas = replicas
+        self.forced = forced
+        self._known = known
+        self._stirred = stirred
+        self._now = now
+        self.groups: Mapping[str, GroupMirrors] = {}
+        self._control: RequestSender | None = None
+        self._asking: set[tuple[str, str]] = set()
+        """Requests under way: by group and node, with the own one to lead."""
+        self._again: dict[tuple[str, str], float] = {}
+        """When those that failed may be made again."""
+        self._voters: dict[Replica, MirrorVoters] = {}
+        self._apart: dict[tuple[str, str], float] = {}
+        """Since when there is no stream to a mirror, by group and node."""
+
+    # In conversation with control
+
+    @property
+    def commands(self) -> dict[str, RequestHandler]:
+        """Handlers of control's messages by kind."""
+        return {MIRRORS: self._told}
+
+    def connect(self, control: RequestSender) -> None:
+        """Send requests through this client from now on."""
+        self._control = control
+
+    def _told(self, body: Body, answered: Answered) -> None:
+        before, self.groups = self.groups, Mirrors.from_body(body).groups
+        if before.keys() != self.groups.keys():
+            self._known({group: each.first for group, each in self.groups.items()})
+        for group, each in self.groups.items():
+            if before.get(group) != each and group in self._replicas:
+                self._stirred(group)
+        answered({})
+
+    def _ask(
+        self, key: tuple[str, str], kind: str, body: MessageBody, done: Callable[[int], None]
+    ) -> bool:
+        """Ask control, unless it is asked about this already, or was a moment ago; return whether it is
+        asked. ``done`` gets the epoch of the answer, 0 for a refusal."""
+        if self._control is None or key in self._asking or self._now() < self._again.get(key, 0.0):
+            return False
+        self._asking.add(key)
+
+        def answered(answer: Body | Failure) -> None:
+            self._asking.discard(key)
+            if kind == MIRROR_LEAD or isinstance(answer, Failure):
+                self._again[key] = self._now() + ASK_SECONDS
+            done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
+
+        if not self._control.request(kind, body.to_body(), answered):
+            self._asking.discard(key)
+            self._again[key] = self._now() + ASK_SECONDS
+            return False
+        return True
+
+    # Leading
+
+    def look(self, replica: Replica) -> None:
+        """Lead a group if its record says so."""
+        group = replica.plan.name
+        record, driver = self.groups.get(group), replica.hosted.driver
+        if record is None or record.leader != self._node:
+            return
+        status = driver.node.status()
+        if status.role is Role.LEADER:
+            return
+        if status.last_index and self.forced.is_due(replica, record, status):
+            self.forced.force(replica, record)
+            return
+        if driver.halted:
+            return
+
+        def appointed(epoch: int) -> None:
+            if self._replicas.get(group) is replica and epoch > driver.node.term:
+                _log.info("appointed to lead", extra={"group": group, "term": epoch})
+                driver.appoint(epoch)
+
+        wanted = MirrorLead(group, status.term, not status.last_index)
+        self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
+
+    # Members
+
+    def next_change(
+        self,
+        replica: Replica,
+        status: RaftStatus,
+        committed: Membership,
+        caught_up: Collection[int],
+    ) -> MembershipChange | None:
+        """Return the change of members that the leader makes next, and have the record changed where
+        that comes first, or follows."""
+        group, membership = replica.plan.name, status.membership
+        record = self.groups.get(group)
+        if record is None or record.leader != self._node:
+            return None
+        names = {
+            number: name_of(replica, number)
+            for number in (*membership.voters, *membership.learners)
+        }
+        for number in membership.learners:
+            self._watch(replica, record, status, number)
+        return self._voters_of(replica).next_change(
+            LedGroup(
+                status.term,
+                status.id,
+                membership,
+                committed,
+                commits=replica.hosted.driver.leading,
+                lost={
+                    number
+                    for number in membership.voters
+                    if number != status.id and self._is_lost(replica, record, number)
+                },
+                gone={number for number, name in names.items() if name not in record.members},
+                caught_up=caught_up,
+                synchronised={
+                    number
+                    for number, name in names.items()
+                    if name in record.synchronised and record.epoch == status.term
+                },
+            )
+        )
+
+    def _voters_of(self, replica: Replica) -> MirrorVoters:
+        found = self._voters.get(replica)
+        if found is None:
+            for former in [
+                each for each in self._voters if self._replicas.get(each.plan.name) is not each
+            ]:
+                del self._voters[former]
+            keeper = RecordKeeper(partial(self._request, replica))
+            found = self._voters[replica] = MirrorVoters(keeper, self._now)
+        return found
+
+    def _watch(
+        self, replica: Replica, record: GroupMirrors, status: RaftStatus, number: int
+    ) -> None:
+        """Have the record say whether a mirror that lacks something is there."""
+        name = name_of(replica, number)
+        lost, running = self._is_lost(replica, record, number), name in record.running
+        if name in record.members and lost == running:
+            self._request(replica, status.term, number, LOST if lost else RETURNED)
+
+    def _request(
+        self,
+        replica: Replica,
+        term: int,
+        number: int,
+        state: str,
+        answered: Callable[[bool], None] = lambda _done: None,
+    ) -> None:
+        group, node = replica.plan.name, name_of(replica, number)
+
+        def changed(epoch: int) -> None:
+            if epoch:
+                extra = {"group": group, "node": node, "state": state}
+                _log.info("a mirror has another state", extra=extra)
+            answered(bool(epoch))
+
+        body = MirrorChange(group, term, node, state)
+        if not self._ask((group, node), MIRROR_CHANGE, body, changed):
+            answered(False)
+
+    def _is_lost(self, replica: Replica, record: GroupMirrors, number: int) -> bool:
+        """Return whether the leader has to do without a mirror: at once without one that cannot lead."""
+        key, now = (replica.plan.name, name_of(replica, number)), self._now()
+        if not replica.acquaintances.believed(number) and replica.acquaintances.doubt(number):
+            return True
+        if not replica.raft_transport.reaches(number):
+            apart = now - self._apart.setdefault(key, now)
+            return apart >= APART_SECONDS or key[1] not in record.synchronised
+        self._apart.pop(key, None)
+        contact = contact_seconds(replica, number, now)
+        return contact is not None and contact >= self._silence

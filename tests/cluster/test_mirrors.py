@@ -1,0 +1,249 @@
+"""Mirrored classic queues on three nodes: what is confirmed is on every mirror, another node leads when the
+leader's has ended, and a node that returns is a mirror again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pika  # type: ignore[import-untyped]
+import pytest
+from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
+    BlockingChannel,
+)
+
+from fluxmq.control.etcd.client import EtcdClient
+from fluxmq.control.etcd.messages import Get, end_of
+from fluxmq.control.etcd.mirrors import PREFIX
+from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
+from tests.broker import HOST
+from tests.cluster.nodes import NODES, Cluster, Node
+from tests.conformance.client import eventually
+
+pytestmark = pytest.mark.once
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes."""
+    cluster = Cluster(tmp_path_factory.mktemp("mirrors"), {})
+    try:
+        cluster.start()
+        yield cluster
+        cluster.stop()
+    finally:
+        print(cluster.log())
+        cluster.end()
+
+
+@contextmanager
+def channel_of(node: Node) -> Iterator[BlockingChannel]:
+    """A channel in confirm mode to a node."""
+    parameters = pika.ConnectionParameters(HOST, node.amqp_port, heartbeat=0)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+def records(node: Node) -> dict[str, MirrorRecord]:
+    """The records of mirrored groups, as a node's member of etcd has them."""
+
+    async def read() -> dict[str, MirrorRecord]:
+        client = EtcdClient([f"{HOST}:{node.etcd_port}"])
+        try:
+            ((*found,),) = (await client.transact((), (Get(PREFIX, end_of(PREFIX)),))).entries
+        finally:
+            await client.close()
+        return {
+            each.key.removeprefix(PREFIX).decode(): MirrorRecord.decode(each.value)
+            for each in found
+        }
+
+    return asyncio.run(read())
+
+
+def on_all(node: Node) -> MirrorRecord:
+    """The record of the only group on all nodes."""
+    (found,) = [each for each in records(node).values() if len(each.members) == len(NODES)]
+    return found
+
+
+class Traffic(threading.Thread):
+    """A client that publishes with confirms and consumes what it has published, until ``finish``."""
+
+    def __init__(self, node: Node, queue: str) -> None:
+        super().__init__(daemon=True)
+        self._node = node
+        self._queue = queue
+        self._ended = threading.Event()
+        self.confirmed = 0
+        self.got: list[int] = []
+        self.longest = 0.0
+        """Seconds between two confirmations, at most."""
+        self.cancelled = False
+
+    def run(self) -> None:
+        """Publish and consume."""
+        with channel_of(self._node) as channel:
+            channel.basic_qos(prefetch_count=50)
+            channel.basic_consume(self._queue, self._take)
+            channel.add_on_cancel_callback(lambda _frame: setattr(self, "cancelled", True))
+            last = time.monotonic()
+            while not self._ended.is_set():
+                channel.basic_publish("", self._queue, b"%d" % self.confirmed)
+                self.confirmed += 1
+                now = time.monotonic()
+                self.longest, last = max(self.longest, now - last), now
+                channel.connection.process_data_events(0)
+            deadline = time.monotonic() + SECONDS
+            while len(set(self.got)) < self.confirmed and time.monotonic() < deadline:
+                channel.connection.process_data_events(0.05)
+
+    def _take(self, channel: BlockingChannel, method: Any, _properties: Any, body: bytes) -> None:
+        number = int(body)
+        if number in self.got[-200:]:
+            assert method.redelivered, number
+        else:
+            self.got.append(number)
+        channel.basic_ack(method.delivery_tag)
+
+    def finish(self) -> None:
+        """End, and check that every message has come, in order, and again only if it was not
+        acknowledged in time."""
+        self._ended.set()
+        self.join(2 * SECONDS)
+        assert not self.is_alive()
+        assert not self.cancelled
+        assert self.got == list(range(self.confirmed))
+
+
+def row_of(node: Node, queue: str) -> dict[str, Any]:
+    """The row of a queue as a node lists it."""
+    columns = ("name", "policy", "pid", "mirror_pids", "synchronised_mirror_pids", "messages")
+    rows = json.loads(node.broker.control("list_queues", "--formatter", "json", *columns))
+    (found,) = [row for row in rows if row["name"] == queue]
+    return dict(found)
+
+
+def test_policies_mirror_queues_in_use_and_end_that(cluster: Cluster) -> None:
+    """S4-08, S4-09, S4-20, S4-34, S4-54, S4-76."""
+    first, *_ = cluster.nodes
+    name = "two.used"
+    with channel_of(first) as channel:
+        channel.queue_declare(name, durable=True)
+    here = Traffic(first, name)
+    here.start()
+    eventually(lambda: here.confirmed > 20, "it is used", SECONDS)
+    assert row_of(first, name)["mirror_pids"] in (None, "")
+    definition = '{"ha-mode":"exactly","ha-params":2,"ha-sync-mode":"automatic"}'
+    first.broker.control("set_policy", "ha-two", r"^two\.", definition)
+
+    def mirrored() -> bool:
+        row = row_of(first, name)
+        return bool(row["synchronised_mirror_pids"])
+
+    eventually(mirrored, "it has a mirror", SECONDS)
+    assert row_of(first, name)["policy"] == "ha-two"
+    confirmed = here.confirmed
+    eventually(lambda: here.confirmed > confirmed + 20, "it is used", SECONDS)
+    first.broker.control("clear_policy", "ha-two")
+    eventually(lambda: not mirrored(), "it has no mirror any more", SECONDS)
+    confirmed = here.confirmed
+    eventually(lambda: here.confirmed > confirmed + 20, "it is used", SECONDS)
+    here.finish()
+    print(f"{here.confirmed} confirmed, longest pause {here.longest * 1000:.0f} ms")
+
+
+def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(
+    cluster: Cluster,
+) -> None:
+    """S4-02, S4-06, S4-14, S4-35, S4-44, S4-45, S4-47, S4-61, S3-03."""
+    first, second, third = cluster.nodes
+    first.broker.control("set_policy", "ha-all", r"^ha\.", '{"ha-mode":"all"}')
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.kept", durable=True)
+        for number in range(500):
+            channel.basic_publish("", "ha.kept", b"%d" % number)
+    record = on_all(second)
+    assert record.leader == first.name
+    assert {each.node for each in record.members} == set(NODES)
+    assert all(each.synchronised for each in record.members)
+    first.kill()
+    with channel_of(second) as channel:
+
+        def promoted() -> bool:
+            return on_all(second).leader != first.name
+
+        eventually(promoted, "another node leads", SECONDS)
+        for number in range(500, 600):
+            channel.basic_publish("", "ha.kept", b"%d" % number)
+        count = channel.queue_declare("ha.kept", passive=True).method.message_count
+        assert count == 600
+    first.start()
+    first.broker.wait_ready(SECONDS)
+
+    def whole() -> bool:
+        return all(each.synchronised for each in on_all(second).members)
+
+    eventually(whole, "all mirrors are synchronised", SECONDS)
+    with channel_of(third) as channel:
+        taken = []
+        for method, _, body in channel.consume("ha.kept", inactivity_timeout=5):
+            assert method is not None
+            taken.append(int(body))
+            channel.basic_ack(method.delivery_tag)
+            if len(taken) == 600:
+                break
+        assert taken == list(range(600))
+
+
+def test_an_unsynchronised_mirror_leads_if_there_is_no_other_and_the_policy_lets_it(
+    cluster: Cluster,
+) -> None:
+    """S4-33, S4-40, S4-58, S4-62, S4-64, S4-67."""
+    first, second, third = cluster.nodes
+    names = json.dumps([first.name, third.name])
+    definition = f'{{"ha-mode":"nodes","ha-params":{names}}}'
+    first.broker.control("set_policy", "ha-pair", r"^pair\.", definition)
+    with channel_of(first) as channel:
+        channel.queue_declare("pair.kept", durable=True)
+        channel.basic_publish("", "pair.kept", b"0")
+
+    def record() -> MirrorRecord:
+        found = records(second).values()
+        (each,) = [each for each in found if {*each.first} == {first.name, third.name}]
+        return each
+
+    def member(node: Node) -> MirrorMember:
+        found = record().member(node.name)
+        assert found is not None
+        return found
+
+    assert record().leader == first.name
+    third.kill()
+    with channel_of(first) as channel:
+        channel.basic_publish("", "pair.kept", b"1")
+    assert not member(third).synchronised
+    third.start()
+    eventually(lambda: member(third).since, "the mirror is back", SECONDS)
+    assert not member(third).synchronised
+    first.kill()
+    eventually(lambda: record().leader == third.name, "the mirror leads", SECONDS)
+    assert record().forced == 1
+    third.broker.wait_ready(SECONDS)
+    with channel_of(third) as channel:
+        channel.basic_publish("", "pair.kept", b"2")
+        count = channel.queue_declare("pair.kept", passive=True).method.message_count
+        assert 1 <= count <= 3
+    first.start()
+    first.broker.wait_ready(SECONDS)
+    eventually(lambda: member(first).synchronised, "the former leader is a mirror", SECONDS)
+    assert record().leader == third.name

@@ -1,0 +1,367 @@
+"""An appointed group with a record, in which anything may happen: nodes crash and come back with what is durable, links
+are cut, messages are lost, doubled and overtaken, and so are answers of the record.
+
+Members are appointed while their predecessor still leads, hear of it late, or after the next one was. What is checked is
+in `Histories.check`; the harness of `cluster` checks the paper's figure 3 besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from fluxmq.raft.commits import EVERY_VOTER
+from fluxmq.raft.types import Membership, ProposalAccepted, RaftStatus, Role
+from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
+from tests.unit.raft.cluster import Cluster, Member, Violation
+
+
+@dataclass
+class Record:
+    """The record: who leads the term ``epoch``, and which members may be appointed next."""
+
+    synchronised: frozenset[int]
+    epoch: int = 0
+    leader: int = 0
+    revision: int = 0
+
+    def put(self, synchronised: frozenset[int]) -> None:
+        """Change the members that may be appointed."""
+        self.synchronised = synchronised
+        self.revision += 1
+
+
+@dataclass
+class Asked:
+    """A request of a leader on its way: to the record, which is read and then compared, and back."""
+
+    term: int
+    leader: int
+    member: int
+    enters: bool
+    answered: Callable[[bool], None]
+    read: int | None = None
+    done: bool | None = None
+
+
+@dataclass
+class Control:
+    """What keeps the record for one node: it works on one request about a member after the other."""
+
+    record: Record
+    number: int
+    requests: list[Asked] = field(default_factory=list)
+    loose: list[Asked] = field(default_factory=list)
+    """Requests of former lives that were read, and may still come to be compared."""
+
+    def enter(self, term: int, member: int, answered: Callable[[bool], None]) -> None:
+        """Take a request."""
+        self.requests.append(Asked(term, self.number, member, True, answered))
+
+    def leave(self, term: int, member: int, answered: Callable[[bool], None]) -> None:
+        """Take a request."""
+        self.requests.append(Asked(term, self.number, member, False, answered))
+
+    def die(self) -> None:
+        """End with the node: nobody is answered."""
+        self.loose += [
+            each for each in self.requests if each.read is not None and each.done is None
+        ]
+        self.requests.clear()
+
+    def go_on(self, random: Random) -> None:
+        """Let one request get one step further."""
+        if self.loose and random.random() < 0.3:
+            self._compare(self.loose.pop(random.randrange(len(self.loose))))
+        if not self.requests:
+            return
+        asked = random.choice(self.requests)
+        first = next(each for each in self.requests if each.member == asked.member)
+        if first.read is None:
+            self._read(first)
+        elif first.done is None:
+            self._compare(first)
+        else:
+            self.requests.remove(first)
+            first.answered(first.done and random.random() < 0.9)
+
+    def _read(self, asked: Asked) -> None:
+        record = self.record
+        if (record.epoch, record.leader) != (asked.term, asked.leader):
+            asked.done = False
+        asked.read = record.revision
+
+    def _compare(self, asked: Asked) -> None:
+        record = self.record
+        asked.done = record.revision == asked.read
+        if asked.done and asked.enters:
+            record.put(record.synchronised | {asked.member})
+        elif asked.done:
+            record.put(record.synchronised - {asked.member})
+
+
+def terms_of(member: Member) -> list[int]:
+    """The terms of the entries in a member's log, by index."""
+    terms, last = [0], member.node.status().last_index
+    while len(terms) <= last:
+        terms += [each.term for each in member.node._log.slice(len(terms), 1 << 30)]
+    return terms
+
+
+class Histories:
+    """One history by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        voters = random.choice((1, 2, 2, 3, 3, 4))
+        learners = random.choice((0, 0, 1)) if voters > 1 else 1
+        self.cluster = Cluster(
+            voters,
+            learners,
+            random.randrange,
+            appointed=True,
+            commit_rule=EVERY_VOTER,
+            election_ticks=3,
+            eager_commit=random.random() < 0.5,
+        )
+        self.members = self.cluster.members
+        self.record = Record(frozenset(self.cluster.membership.voters))
+        self.controls = {each: Control(self.record, each) for each in self.members}
+        self.voters = {each: self._fresh(each) for each in self.members}
+        self.appointments: list[tuple[int, int]] = []
+        """(term, member) that the member has not heard of yet."""
+        self.down: set[int] = set()
+        self.reported: list[int] = [0]
+        """Terms of the entries that a leader reported as committed, by index."""
+        self.reported_by: list[int] = [0]
+        """Terms of the leaders that did so first."""
+        self.led: dict[int, list[int]] = {}
+        """By term: terms of the entries in the log of its leader when it was appointed."""
+        self.leaders: dict[int, int] = {}
+        """By term: the member that the record named."""
+        self.reads: dict[int, int] = {}
+        """The commit index that each read has to see."""
+        self.asked = 0
+        self.proposed = 0
+
+    def _fresh(self, number: int) -> MirrorVoters:
+        return MirrorVoters(self.controls[number], lambda: 0.0)
+
+    # What must hold
+
+    def check(self, number: int) -> None:
+        """Look at a member after something has happened to it.
+
+        Any leader's committed entry is in the log that any later one was appointed with, and no read is answered from
+        before what anybody had reported when it was requested.
+        """
+        member = self.members[number]
+        member.collect()
+        status = member.node.status()
+        if status.role is Role.LEADER and status.commit >= len(self.reported):
+            self._report(member, status)
+        while member.reads:
+            context, index = member.reads.pop()
+            if index < self.reads[context]:
+                raise Violation(f"{number} reads at {index}, after {self.reads[context]}")
+
+    def _report(self, member: Member, status: RaftStatus) -> None:
+        terms = terms_of(member)
+        for index in range(len(self.reported), status.commit + 1):
+            self.reported.append(terms[index])
+            self.reported_by.append(status.term)
+            for term in self.led:
+                if term > status.term:
+                    self._expect(term, self.led[term], index)
+
+    def _expect(self, term: int, terms: list[int], index: int) -> None:
+        if index >= len(terms) or terms[index] != self.reported[index]:
+            raise Violation(f"the leader of term {term} was appointed without entry {index}")
+
+    def _appointed(self, member: Member, term: int) -> None:
+        terms = self.led[term] = terms_of(member)[:-1]  # without the term's own
+        for index in range(1, len(self.reported)):
+            if self.reported_by[index] < term:
+                self._expect(term, terms, index)
+
+    # What may happen
+
+    def happen(self) -> None:
+        """Let something happen, by chance."""
+        random = self.random
+        number = random.choice(tuple(self.members))
+        chance = random.random()
+        if chance < 0.35:
+            self.carry()
+        elif chance < 0.57:
+            for each in self.members:
+                self.work(each)
+        elif chance < 0.65:
+            self.propose()
+        elif chance < 0.77:
+            self.look()
+        elif chance < 0.85:
+            for control in self.controls.values():
+                control.go_on(random)
+        elif chance < 0.92:
+            self.appoint()
+        elif chance < 0.95:
+            self.break_something(number)
+        else:
+            self.read()
+
+    def carry(self) -> None:
+        """Bring some messages to where they go, in any order."""
+        network, random = self.cluster.network, self.random
+        for _ in range(min(len(network), 8)):
+            at = random.randrange(len(network)) if random.random() < 0.3 else 0
+            message = network.pop(at)
+            lost = message.target in self.down or random.random() < 0.05
+            if lost or (message.source, message.target) in self.cluster.cuts:
+                continue
+            if random.random() < 0.05:
+                network.append(message)
+            self.members[message.target].node.step(message)
+            self.check(message.target)
+
+    def work(self, number: int) -> None:
+        """Let a member's clock go on, or its disk."""
+        if number in self.down:
+            return
+        member = self.members[number]
+        if self.random.random() < 0.3:
+            member.node.tick()
+            self.check(number)
+        while member.writes and self.random.random() < 0.7:
+            member.sync(1)
+            self.check(number)
+
+    def propose(self) -> None:
+        """Propose commands, and commits with them, at whoever thinks it leads."""
+        for number in self._leaders():
+            self.proposed += 1
+            outcome = self.members[number].node.propose([b"%d" % self.proposed])
+            assert isinstance(outcome, ProposalAccepted)
+            self.check(number)
+
+    def read(self) -> None:
+        """Request a read at whoever thinks it leads."""
+        for number in self._leaders():
+            self.asked += 1
+            self.reads[self.asked] = len(self.reported) - 1
+            self.members[number].node.read_index(self.asked)
+            self.check(number)
+
+    def look(self) -> None:
+        """Have leaders look after their voters, who seem lost at any time."""
+        for number in self._leaders():
+            node = self.members[number].node
+            status = node.status()
+            membership = status.membership
+            lost = [each for each in membership.voters if self._seems_lost(number, each)]
+            change = self.voters[number].next_change(self._view(status, node.membership_at, lost))
+            if change is not None:
+                node.propose_membership(change)
+                self.check(number)
+
+    def _seems_lost(self, number: int, other: int) -> bool:
+        away = other in self.down or (number, other) in self.cluster.cuts
+        return self.random.random() < (0.7 if away else 0.05)
+
+    def _view(
+        self, status: RaftStatus, membership_at: Callable[[int], Membership], lost: list[int]
+    ) -> LedGroup:
+        leads = status.commit >= len(self.led[status.term])  # the first entry after those it had
+        ready = [
+            number
+            for number, each in status.progress.items()
+            if each.learner and each.match and status.last_index - each.match < 5
+        ]
+        return LedGroup(
+            *(status.term, status.id, status.membership, membership_at(status.commit)),
+            *(leads, lost, (), ready),
+        )
+
+    def _leaders(self) -> list[int]:
+        return [
+            number
+            for number, each in self.members.items()
+            if number not in self.down and each.node.status().role is Role.LEADER
+        ]
+
+    def appoint(self) -> None:
+        """Have a synchronised member lead, and take its predecessor for dead; or bring it the news."""
+        record, random = self.record, self.random
+        if self.appointments and random.random() < 0.8:
+            at = random.randrange(len(self.appointments))
+            self.hear(*self.appointments.pop(at))
+        elif record.epoch and random.random() < 0.5:
+            self.appointments.append((record.epoch, record.leader))  # told again
+        else:
+            leader = random.choice(sorted(record.synchronised))
+            if leader != record.leader and random.random() < 0.7:
+                record.synchronised -= {record.leader}
+            record.epoch, record.leader = record.epoch + 1, leader
+            record.revision += 1
+            self.leaders[record.epoch] = leader
+            self.appointments.append((record.epoch, leader))
+
+    def hear(self, term: int, number: int) -> None:
+        """Bring a member its appointment."""
+        member = self.members[number]
+        if number in self.down:
+            return
+        known = member.node.term
+        if member.node.appoint(term) and term != known:
+            self._appointed(member, term)
+        self.check(number)
+
+    def break_something(self, number: int) -> None:
+        """Crash a member, for a while or not, cut a link, or mend something."""
+        chance, cuts = self.random.random(), self.cluster.cuts
+        if chance < 0.35 and number not in self.down:
+            self.controls[number].die()
+            self.members[number].crash()
+            for term in [term for term in self.led if self.leaders[term] == number]:
+                if term > self.members[number].node.term:
+                    del self.led[term]  # nobody has heard of it
+            self.voters[number] = self._fresh(number)
+            if self.random.random() < 0.5:
+                self.down.add(number)
+        elif chance < 0.55 and self.down:
+            self.down.discard(self.random.choice(sorted(self.down)))
+        elif chance < 0.65:
+            other = self.random.choice(tuple(self.members))
+            cuts |= {(number, other), (other, number)}
+        elif chance < 0.75:
+            self.cluster.cut(number)
+        else:
+            cuts.clear()
+
+    # The end
+
+    def run(self, events: int) -> None:
+        """Go through the history; then all is well again, and the group has to go on."""
+        for _ in range(events):
+            self.happen()
+        self.cluster.check_logs()
+        self.down.clear()
+        self.cluster.heal()
+        leader = min(self.record.synchronised)
+        self.record.epoch, self.record.leader = self.record.epoch + 1, leader
+        self.record.revision += 1
+        self.leaders[self.record.epoch] = leader
+        self.hear(self.record.epoch, leader)
+        self.cluster.settle()
+        self.cluster.tick(3)
+        self.propose()
+        self.cluster.settle()
+        self.cluster.tick(3)
+        status = self.members[leader].node.status()
+        if status.commit != status.last_index:
+            raise Violation("the group does not go on")
+        self.check(leader)
+        commands = self.members[leader].commands
+        if any(each.commands != commands for each in self.members.values()):
+            raise Violation("copies differ")

@@ -1,0 +1,25 @@
+"""No history of an appointed group loses what was committed."""
+
+from __future__ import annotations
+
+import os
+
+from tests.unit.raft.appointed import Histories
+
+SEEDS = int(os.environ.get("FLUXMQ_MIRROR_SEEDS", "300"))
+EVENTS = 300
+
+
+def test_nothing_committed_is_lost_and_no_read_is_late() -> None:
+    committed = appointed = 0
+    for seed in range(SEEDS):
+        history = Histories(seed)
+        try:
+            history.run(EVENTS)
+        except Exception as problem:
+            problem.add_note(f"seed {seed}")
+            raise
+        committed += len(history.reported) - 1
+        appointed += len(history.led)
+    assert committed > 10 * SEEDS
+    assert appointed > 3 * SEEDS
