@@ -18,7 +18,7 @@ from typing import Final
 
 from fluxmq.control.mirror_choices import MirrorChoices, MirrorStore, home_of
 from fluxmq.control.mirror_requests import MirrorSync
-from fluxmq.control.mirrors import MirrorState, mirror_state
+from fluxmq.control.mirrors import MirrorState, mirror_state, unsynchronised
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
 from fluxmq.control.queue_migrations import MIGRATION_BYTES
@@ -118,10 +118,13 @@ class MirrorMoves(MirrorSync):
         elif not queue.moving_to:
             outcome = self._outcome(queue)
             joining = () if outcome is None or outcome.policy is None else outcome.added
+        online = self._choices.online
         if record is None:
-            return None
+            # It is on one node until its mirrors have everything.
+            home = home_of(queue, self._store.records)
+            return unsynchronised(home, joining, online, syncing=target is not None)
         syncing = target is not None and _is_wider(target, record)
-        return mirror_state(record, self._choices.online, joining, syncing=syncing)
+        return mirror_state(record, online, joining, syncing=syncing)
 
     async def synchronise(self, queue: QueueRecord, *, begin: bool) -> SyncState:
         """Have a queue's mirrors synchronised unless they are. Raises RequestError."""
