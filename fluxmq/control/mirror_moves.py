@@ -50,7 +50,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WantedNodes:
     """A queue, and the nodes that it should be on, its leader first. ``policy``: None for one that should
     be on one node, without mirrors; ``added``: nodes that would be new."""
 
@@ -87,7 +87,7 @@ class MirrorMoves(MirrorSync):
         self._task: asyncio.Task[None] | None = None
         self._seen: object = None
         """What everything was like when all queues were where they should be, or waited."""
-        self._waiting: dict[tuple[str, str], Outcome] = {}
+        self._waiting: dict[tuple[str, str], WantedNodes] = {}
         """Queues that move once they are empty."""
         self._count_at = 0.0
         self._said = RateLimited(_log, per_second=0.1, burst=3)
@@ -182,10 +182,10 @@ class MirrorMoves(MirrorSync):
             empty = [each for key, each in self._waiting.items() if counts.get(key) == 0]
             await self._move(empty[:MOVING_MAX])
 
-    async def _differing(self) -> tuple[list[Outcome], int]:
+    async def _differing(self) -> tuple[list[WantedNodes], int]:
         """Return the queues that are not where they should be, and how many move already; have moves to
         where queues should not be any more aborted."""
-        found: list[Outcome] = []
+        found: list[WantedNodes] = []
         moving = 0
         topology, records = self._topology(), self._store.records
         node = self._settings().cluster.node_id
@@ -209,14 +209,14 @@ class MirrorMoves(MirrorSync):
             await self._change(aborted)
         return found, moving
 
-    def _leads_to(self, queue: QueueRecord, outcome: Outcome | None) -> bool:
+    def _leads_to(self, queue: QueueRecord, outcome: WantedNodes | None) -> bool:
         """Return whether a queue moves to where it should be."""
         target = self._store.records.get(queue.moving_to)
         if target is None or outcome is None or outcome.policy is None:
             return target is None
         return _is_as_wanted(target, outcome.policy, outcome.nodes)
 
-    def _outcome(self, queue: QueueRecord) -> Outcome | None:
+    def _outcome(self, queue: QueueRecord) -> WantedNodes | None:
         """Return where a queue should be; None if it is there, or cannot move now."""
         topology, records = self._topology(), self._store.records
         record, online = self._record(queue), self._choices.online
@@ -227,7 +227,7 @@ class MirrorMoves(MirrorSync):
         ):
             return None
         if policy is None:
-            return Outcome(queue, None, (leader,), ())
+            return WantedNodes(queue, None, (leader,), ())
         if record is None and not queue.group.startswith((f"{LOCAL}-", f"{BUFFERED}-")):
             return None
         mirrors = () if record is None else record.mirrors
@@ -244,12 +244,14 @@ class MirrorMoves(MirrorSync):
         if record is not None and _is_as_wanted(record, policy, nodes):
             return None
         present = {leader, *mirrors}
-        return Outcome(queue, policy, nodes, tuple(each for each in nodes if each not in present))
+        return WantedNodes(
+            queue, policy, nodes, tuple(each for each in nodes if each not in present)
+        )
 
-    async def _move(self, outcomes: Sequence[Outcome]) -> None:
+    async def _move(self, those: Sequence[WantedNodes]) -> None:
         """Start to move queues. Raises RequestError."""
         sets: list[Set] = []
-        for each in outcomes:
+        for each in those:
             queue = each.queue
             if each.policy is None:
                 group = self._own_group(queue, each.nodes[0])

@@ -44,8 +44,8 @@ streams, and one that is only slow keeps them."""
 _log = get_logger("fluxmq.cluster")
 
 
-class RecordKeeper:
-    """Has the record of one group changed; implements ``MirrorKeeper``. ``request`` gets the leader's
+class MirrorRecordChanges:
+    """Has the record of one group changed; implements ``VoterRecord``. ``request`` gets the leader's
     term, a member, its state, and what to call with whether that is done."""
 
     def __init__(self, request: Callable[[int, int, str, Callable[[bool], None]], None]) -> None:
@@ -208,8 +208,8 @@ class MirrorLeaders:
                 each for each in self._voters if self._replicas.get(each.plan.name) is not each
             ]:
                 del self._voters[former]
-            keeper = RecordKeeper(partial(self._request, replica))
-            found = self._voters[replica] = MirrorVoters(keeper, self._now)
+            record = MirrorRecordChanges(partial(self._request, replica))
+            found = self._voters[replica] = MirrorVoters(record, self._now)
         return found
 
     def _watch(

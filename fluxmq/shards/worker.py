@@ -3,6 +3,8 @@
 Start: bind to the parent, read the settings, greet the other shards, accept connections once their
 interest is known. Stop (SIGTERM): accept no more connections, notify clients, flush output, exit.
 The loop itself writes the heartbeat, so that a hanging shard is detected.
+
+Longer than 500 lines because it names every part of the process once, with what each needs.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.net.links import make_links
 from fluxmq.net.tls import TlsSettingsError
 from fluxmq.replication.disk import disk_beside
+from fluxmq.replication.mirror_leaders import MirrorLeaders
 from fluxmq.replication.placement import placement_of
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import MqttClient
@@ -95,6 +98,7 @@ class Worker:
         self.clock = make_clock(settings, launch.index, self._time_is_known)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
+        self._mirrors: MirrorLeaders | None = None
         self.shard = Shard(settings, self._surroundings(), self._share)
         self._again = False
         self.reports = self._make_reports()
@@ -176,7 +180,8 @@ class Worker:
         """Share this shard's groups with other nodes."""
         from fluxmq.engine.group_clients import share  # as above
 
-        share(queues, self.settings, endpoint, self.clock)
+        nodes = share(queues, self.settings, endpoint, self.clock)
+        self._mirrors = nodes.members.mirrors
 
     def _time_is_known(self) -> None:
         self.shard.queues.go_on()
@@ -363,7 +368,8 @@ class Worker:
         )
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
-        self.shard.queues.nodes.connect(self.control)
+        if self._mirrors is not None:
+            self._mirrors.connect(self.control)
         self.shard.authentication.backends.connect(self.control)
         self.shard.authentication.upgrades.connect(self.control)
         for user in self.shard.control_users:
