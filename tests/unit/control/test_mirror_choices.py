@@ -55,7 +55,7 @@ class Cluster:
                     "node_id": NODES[0],
                     "transport": {"bind_addr": "127.0.0.1:7000", "peers": peers},
                     "raft": {"enabled": True, "bind_addr": "127.0.0.1:30000", "peers": raft},
-                    "etcd": {"endpoints": ("127.0.0.1:2379",)},
+                    "etcd": {"endpoints": ("http://127.0.0.1:2379",)},
                 }
             }
         )
@@ -73,7 +73,7 @@ def test_queues_with_equal_outcome_share_a_group() -> None:
     record = cluster.records.kept[group]
     assert (record.leader, record.first) == ("node1", NODES)
     assert cluster.group(ALL, ("node1", "node3", "node2")) == group
-    careful = ALL._replace(promote_on_failure="when-synced")
+    careful = MirrorPolicy("all", promote_on_failure="when-synced")
     others = {
         cluster.group(ALL, ("node2", "node1", "node3")),
         cluster.group(ALL, NODES[:2]),
@@ -98,7 +98,7 @@ def test_a_group_that_another_node_has_come_to_lead_is_not_for_new_queues_of_the
 def test_a_declared_queue_is_in_a_mirrored_group_if_a_policy_says_so() -> None:
     """S4-08, S4-29: exclusive queues and those in memory never are."""
     cluster = Cluster()
-    cluster.topology.apply(SetPolicy(Policy("/", "ha", "^ha", "queues", {"ha-mode": "all"})))
+    cluster.topology.apply(SetPolicy(Policy("/", "ha", "^ha", definition={"ha-mode": "all"})))
     plain = QueueRecord("/", "ha.q", durable=True, group="local-0@node2")
 
     def group_of(queue: QueueRecord) -> str:
