@@ -39,6 +39,8 @@ from fluxmq.settings.schema import Settings
 
 LOOK_SECONDS: Final = 0.5
 """Interval between two looks whether something has changed."""
+CALM_SECONDS_MAX: Final = 5.0
+"""Longest time for which queues are not compared because others are being declared."""
 EMPTY_SECONDS: Final = 5.0
 """Interval between two looks whether queues that wait to be empty are."""
 MOVING_MAX: Final = 16
@@ -87,6 +89,9 @@ class MirrorMoves(MirrorSync):
         self._task: asyncio.Task[None] | None = None
         self._seen: object = None
         """What everything was like when all queues were where they should be, or waited."""
+        self._revision = -1
+        self._compare_at = 0.0
+        """When queues are compared even if the topology changes all the time."""
         self._waiting: dict[tuple[str, str], WantedNodes] = {}
         """Queues that move once they are empty."""
         self._count_at = 0.0
@@ -165,8 +170,11 @@ class MirrorMoves(MirrorSync):
                 _log.exception("mirrored queues cannot be seen to")
 
     async def _look(self) -> None:
-        now = self._topology().revision, self._store.records, self._choices.online
-        if now != self._seen:
+        revision, time = self._topology().revision, asyncio.get_running_loop().time()
+        calm, self._revision = revision == self._revision, revision
+        now = revision, self._store.records, self._choices.online
+        if now != self._seen and (calm or time >= self._compare_at):
+            self._compare_at = time + CALM_SECONDS_MAX
             found, moving = await self._differing()
             self._waiting = {
                 (each.queue.vhost, each.queue.name): each for each in found if each.waits
@@ -175,9 +183,8 @@ class MirrorMoves(MirrorSync):
             await self._move(ready[: max(MOVING_MAX - moving, 0)])
             if not ready:
                 self._seen = now
-        loop = asyncio.get_running_loop()
-        if self._waiting and loop.time() >= self._count_at:
-            self._count_at = loop.time() + EMPTY_SECONDS
+        if self._waiting and time >= self._count_at:
+            self._count_at = time + EMPTY_SECONDS
             counts = await self._count([each.queue for each in self._waiting.values()])
             empty = [each for key, each in self._waiting.items() if counts.get(key) == 0]
             await self._move(empty[:MOVING_MAX])

@@ -6,22 +6,21 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fluxmq.control.cluster_view import ClusterView
-from fluxmq.control.listings import Listings
-from fluxmq.control.mirror_requests import MirrorRequests
 from fluxmq.control.mirrors import MirrorState
 from fluxmq.control.peers import Peer
-from fluxmq.control.topology_service import TopologyService
 from fluxmq.ipc import mirror_messages
 from fluxmq.ipc.messages import Body, ControlMessage
 from fluxmq.ipc.mirrored_groups import MIRROR_CHANGE, MIRROR_LEAD
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.settings.schema import Settings
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.mirrors import MirrorKeys
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
+    from fluxmq.control.listings import Listings
     from fluxmq.control.mirror_moves import MirrorMoves
+    from fluxmq.control.topology_service import TopologyService
 
 
 class MirroredQueues:
@@ -36,17 +35,18 @@ class MirroredQueues:
         keys: MirrorKeys,
         shared: SharedMetadata,
         topology: TopologyService,
-        view: ClusterView,
+        settings: Callable[[], Settings],
         listing: Listings,
     ) -> dict[str, Callable[[ControlMessage], Awaitable[Body]]]:
         """Follow the records, and see to the queues until ``stop``; return the handlers of requests."""
         from fluxmq.control.mirror_choices import MirrorChoices
         from fluxmq.control.mirror_moves import MirrorMoves
+        from fluxmq.control.mirror_requests import MirrorRequests
 
-        choices = MirrorChoices(keys, lambda: topology.topology, lambda: view.settings)
+        choices = MirrorChoices(keys, lambda: topology.topology, settings)
         shared.prepare = choices.prepare
         moves = MirrorMoves(
-            *(keys, choices, lambda: topology.topology, lambda: view.settings),
+            *(keys, choices, lambda: topology.topology, settings),
             *(topology.change, listing.messages),
         )
         self._keys, self._moves = keys, moves

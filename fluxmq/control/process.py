@@ -49,7 +49,6 @@ from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
-from fluxmq.control.mirrored_queues import MirroredQueues
 from fluxmq.control.node_revisions import NodeRevisions
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
@@ -184,9 +183,8 @@ class ControlProcess:
         }
         """Handlers of requests by kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
-        self._mirrored = MirroredQueues()
-        self._greeting.append(self._mirrored)
-        self._serving: dict[str, Serving] = {"mirrored queues": self._mirrored}
+        self._greeting.append(self._view.mirroring)
+        self._serving: dict[str, Serving] = {"mirrored queues": self._view.mirroring}
         """Other parts to stop before the metadata is closed, by name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
@@ -238,7 +236,7 @@ class ControlProcess:
                 None if self._shared is None else self._clustering.replicas,
                 self._settings.cluster.node_id,
                 self._other_nodes(),
-                self._mirrored.state,
+                self._view.mirroring.state,
             )
             details = self._details(topology_service)
             self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
@@ -435,11 +433,11 @@ class ControlProcess:
             self._follow_nodes(client(), self._shared)
             assert self._topology is not None, "the metadata is open"
             node = cluster.node_id
-            self._answers |= self._mirrored.start(
+            self._answers |= self._view.mirroring.start(
                 MirrorKeys(
                     client(), node, lambda: election.leads, self._shards, self._view.mirrored
                 ),
-                *(self._shared, self._topology, self._view, listing),
+                *(self._shared, self._topology, lambda: self._settings, listing),
             )
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained
@@ -514,7 +512,7 @@ class ControlProcess:
             await topology.change([(DeleteQueue(*queue, by_broker=True),) for queue in queues])
 
         async def forget(node: str) -> None:
-            await self._mirrored.forget(node)
+            await self._view.mirroring.forget(node)
             await shared.forget(node)
 
         leaving = Departure(
@@ -662,7 +660,6 @@ class ControlProcess:
 
     async def _forget(self, node: str) -> None:
         """Forget a node that is gone for good."""
-        await self._mirrored.forget(node)
         await self._view.forget(node, self._shared)
 
     async def _revised(self, message: ControlMessage) -> Body:

@@ -243,7 +243,7 @@ class ReplicatedGroups:
     def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
         orders = self.orders_here.commands()
-        assert self.members.mirrors is not None, "it was built"
+        assert self.members.mirrors is not None, "they were made"
         return {**orders, CLUSTER_NODES: self._on_nodes, **self.members.mirrors.commands}
 
     def handlers(self) -> dict[str, Callable[..., None]]:

@@ -40,7 +40,6 @@ from fluxmq.metrics.registry import Sample
 from fluxmq.net.links import make_links
 from fluxmq.net.tls import TlsSettingsError
 from fluxmq.replication.disk import disk_beside
-from fluxmq.replication.mirror_leaders import MirrorLeaders
 from fluxmq.replication.placement import placement_of
 from fluxmq.sessions.mqtt.outcomes import Cause
 from fluxmq.sessions.mqtt.session import MqttClient
@@ -98,7 +97,6 @@ class Worker:
         self.clock = make_clock(settings, launch.index, self._time_is_known)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
-        self._mirrors: MirrorLeaders | None = None
         self.shard = Shard(settings, self._surroundings(), self._share)
         self._again = False
         self.reports = self._make_reports()
@@ -181,7 +179,12 @@ class Worker:
         from fluxmq.engine.group_clients import share  # as above
 
         nodes = share(queues, self.settings, endpoint, self.clock)
-        self._mirrors = nodes.members.mirrors
+        mirrors = nodes.members.mirrors
+        assert mirrors is not None, "they were made"
+        mirrors.request = self._request
+
+    def _request(self, kind: str, body: Body, answered: Answered) -> bool:
+        return self.control.request(kind, body, answered)
 
     def _time_is_known(self) -> None:
         self.shard.queues.go_on()
@@ -368,8 +371,6 @@ class Worker:
         )
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
-        if self._mirrors is not None:
-            self._mirrors.connect(self.control)
         self.shard.authentication.backends.connect(self.control)
         self.shard.authentication.upgrades.connect(self.control)
         for user in self.shard.control_users:
