@@ -36,6 +36,10 @@ LOAD_SECONDS: Final = 1.0
 """Time for which the nodes' loads are taken as they were counted."""
 
 
+class OlderNodesError(RequestError):
+    """Some nodes run a version without mirrored groups, and could not find queues that are in them."""
+
+
 class MirrorStore(Protocol):
     """The records of mirrored groups. ``lives``: the nodes that run."""
 
@@ -49,7 +53,7 @@ class MirrorStore(Protocol):
 
     async def begin(self, group: str, record: MirrorRecord) -> None:
         """Have a group known; put its record if there is none. Raises EtcdError, ValueError or
-        TimeoutError."""
+        TimeoutError, and OlderNodesError."""
 
     async def moment(self) -> int:
         """Return a number that only grows. Raises EtcdError."""
@@ -117,7 +121,10 @@ class MirrorChoices:
         if policy is None:
             return change
         nodes = first_nodes(policy, home, self.online, self.nodes, self.load)
-        return DeclareQueue(replace(queue, group=await self.group(policy, nodes)))
+        try:
+            return DeclareQueue(replace(queue, group=await self.group(policy, nodes)))
+        except OlderNodesError:
+            return change  # it is moved once they run this version
 
     async def group(self, policy: MirrorPolicy, nodes: Sequence[str]) -> str:
         """Return a group of these nodes, the leader first; it is known when this returns. Raises

@@ -64,8 +64,11 @@ PREFIX: Final = b"/fluxmq/cluster/"
 SETS: Final = b"/fluxmq/cluster-sets/"
 VERSIONS: Final = b"/fluxmq/cluster-versions/"
 """These three are beside each other, ``SETS`` first and ``PREFIX`` last: one watch follows all."""
-VERSION: Final = 1
-"""Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets."""
+VERSION: Final = 2
+"""Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets, 2
+mirrored groups."""
+MIRRORING: Final = 2
+"""Version from which a node knows mirrored groups."""
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
@@ -232,14 +235,14 @@ class NodeKeys:
     async def _put_version(self, entries: tuple[KeyValue, ...]) -> None:
         """Put this node's version, unless it is there."""
         own = self._settings.cluster.node_id
-        if _versions_of(entries).get(own) != VERSION:
+        if versions_of(entries).get(own) != VERSION:
             put = Put(VERSIONS + own.encode(), b"%d" % VERSION)
             await self._client.transact((), (put,))
 
     async def _put_sets(self, entries: tuple[KeyValue, ...]) -> None:
         """Put the sets of nodes that this node knows and etcd does not have, and that of the nodes that
         there are now. Nodes may do so at once, and put the same."""
-        there, versions = _sets_of(entries), _versions_of(entries)
+        there, versions = _sets_of(entries), versions_of(entries)
         wanted = {**self.sets}
         now = set_of(_nodes_of(entries))
         if now is not None:
@@ -433,7 +436,7 @@ def _sets_of(entries: tuple[KeyValue, ...]) -> dict[str, NodeSet]:
     return found
 
 
-def _versions_of(entries: tuple[KeyValue, ...]) -> dict[str, int]:
+def versions_of(entries: tuple[KeyValue, ...]) -> dict[str, int]:
     """Return the versions that nodes have said. Raises ValueError."""
     return {
         each.key.removeprefix(VERSIONS).decode(): int(each.value)
