@@ -59,6 +59,10 @@ class ClusterView:
         self.others.clear()  # others hold the set
         self.others.update(self._others())
 
+    def mirrors(self) -> bool:
+        """Return whether all nodes know mirrored groups."""
+        return self.keys is not None and self.keys.mirrors
+
     def members(self) -> Mapping[str, str]:
         """Return the addresses of the members of etcd that there are now, by node."""
         member = self.settings.cluster.member

@@ -36,10 +36,6 @@ LOAD_SECONDS: Final = 1.0
 """Time for which the nodes' loads are taken as they were counted."""
 
 
-class OlderNodesError(RequestError):
-    """Some nodes run a version without mirrored groups, and could not find queues that are in them."""
-
-
 class MirrorStore(Protocol):
     """The records of mirrored groups. ``lives``: the nodes that run."""
 
@@ -53,24 +49,27 @@ class MirrorStore(Protocol):
 
     async def begin(self, group: str, record: MirrorRecord) -> None:
         """Have a group known; put its record if there is none. Raises EtcdError, ValueError or
-        TimeoutError, and OlderNodesError."""
+        TimeoutError."""
 
     async def moment(self) -> int:
         """Return a number that only grows. Raises EtcdError."""
 
 
 class MirrorChoices:
-    """Those of one node's control process. ``settings`` returns those in force."""
+    """Those of one node's control process. ``settings`` returns those in force; ``able`` whether all nodes
+    know mirrored groups: until then, no queue is mirrored."""
 
     def __init__(
         self,
         store: MirrorStore,
         topology: Callable[[], Topology],
         settings: Callable[[], Settings],
+        able: Callable[[], bool],
     ) -> None:
         self._store = store
         self._topology = topology
         self._settings = settings
+        self.able = able
         self._loads: Counter[str] = Counter()
         self._counted_at = -LOAD_SECONDS
 
@@ -115,16 +114,13 @@ class MirrorChoices:
             return change
         queue, topology = change.queue, self._topology()
         home = queue.group.partition("@")[2]
-        if not home or topology.queue(queue.vhost, queue.name) is not None:
+        if not home or not self.able() or topology.queue(queue.vhost, queue.name) is not None:
             return change
         policy = mirror_policy(topology, queue)
         if policy is None:
             return change
         nodes = first_nodes(policy, home, self.online, self.nodes, self.load)
-        try:
-            return DeclareQueue(replace(queue, group=await self.group(policy, nodes)))
-        except OlderNodesError:
-            return change  # it is moved once they run this version
+        return DeclareQueue(replace(queue, group=await self.group(policy, nodes)))
 
     async def group(self, policy: MirrorPolicy, nodes: Sequence[str]) -> str:
         """Return a group of these nodes, the leader first; it is known when this returns. Raises

@@ -133,7 +133,8 @@ class MirrorMoves(MirrorSync):
 
     async def synchronise(self, queue: QueueRecord, *, begin: bool) -> SyncState:
         """Have a queue's mirrors synchronised unless they are. Raises RequestError."""
-        outcome = None if queue.moving_to or not begin else self._outcome(queue)
+        able = begin and self._choices.able() and not queue.moving_to
+        outcome = self._outcome(queue) if able else None
         if outcome is not None and outcome.policy is not None and outcome.added:
             await self._move([outcome])
             return SyncState(True)
@@ -160,7 +161,7 @@ class MirrorMoves(MirrorSync):
         """See to the queues; outermost frame of its task."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._store.known:
+            if not (self._store.known and self._choices.able()):
                 continue
             try:
                 await self._look()

@@ -36,14 +36,16 @@ class MirroredQueues:
         shared: SharedMetadata,
         topology: TopologyService,
         settings: Callable[[], Settings],
+        able: Callable[[], bool],
         listing: Listings,
     ) -> dict[str, Callable[[ControlMessage], Awaitable[Body]]]:
-        """Follow the records, and see to the queues until ``stop``; return the handlers of requests."""
+        """Follow the records, and see to the queues until ``stop``; return the handlers of requests.
+        ``able`` returns whether all nodes know mirrored groups."""
         from fluxmq.control.mirror_choices import MirrorChoices
         from fluxmq.control.mirror_moves import MirrorMoves
         from fluxmq.control.mirror_requests import MirrorRequests
 
-        choices = MirrorChoices(keys, lambda: topology.topology, settings)
+        choices = MirrorChoices(keys, lambda: topology.topology, settings, able)
         shared.prepare = choices.prepare
         moves = MirrorMoves(
             *(keys, choices, lambda: topology.topology, settings),

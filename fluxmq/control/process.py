@@ -432,12 +432,13 @@ class ControlProcess:
             self._shared.start(client(), lambda: election.leads)
             self._follow_nodes(client(), self._shared)
             assert self._topology is not None, "the metadata is open"
-            node = cluster.node_id
+            keys = MirrorKeys(
+                *(client(), cluster.node_id, lambda: election.leads),
+                *(self._shards, self._view.mirrored),
+            )
             self._answers |= self._view.mirroring.start(
-                MirrorKeys(
-                    client(), node, lambda: election.leads, self._shards, self._view.mirrored
-                ),
-                *(self._shared, self._topology, lambda: self._settings, listing),
+                *(keys, self._shared, self._topology, lambda: self._settings),
+                *(self._view.mirrors, listing),
             )
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained

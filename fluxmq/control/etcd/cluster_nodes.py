@@ -67,8 +67,7 @@ VERSIONS: Final = b"/fluxmq/cluster-versions/"
 VERSION: Final = 2
 """Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets, 2
 mirrored groups."""
-MIRRORING: Final = 2
-"""Version from which a node knows mirrored groups."""
+MIRRORING_VERSION: Final = 2
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
@@ -109,6 +108,7 @@ class NodeKeys:
         self._path = str(Path(data_dir) / FILE_NAME)
         self.nodes: Mapping[str, ClusterNode] = known.nodes
         self.sets: Mapping[str, NodeSet] = known.sets
+        self._versions: Mapping[str, int] = {}
         self._thread = thread
         self._shards = shards
         self._changed = changed
@@ -182,6 +182,7 @@ class NodeKeys:
         ValueError."""
         async with self._reading:  # or an older answer could be taken after a newer one
             entries, revision = await self._entries()
+            self._versions = _versions_of(entries)
             await self._take(_nodes_of(entries), _sets_of(entries))
         return entries, revision
 
@@ -235,14 +236,14 @@ class NodeKeys:
     async def _put_version(self, entries: tuple[KeyValue, ...]) -> None:
         """Put this node's version, unless it is there."""
         own = self._settings.cluster.node_id
-        if versions_of(entries).get(own) != VERSION:
+        if _versions_of(entries).get(own) != VERSION:
             put = Put(VERSIONS + own.encode(), b"%d" % VERSION)
             await self._client.transact((), (put,))
 
     async def _put_sets(self, entries: tuple[KeyValue, ...]) -> None:
         """Put the sets of nodes that this node knows and etcd does not have, and that of the nodes that
         there are now. Nodes may do so at once, and put the same."""
-        there, versions = _sets_of(entries), versions_of(entries)
+        there, versions = _sets_of(entries), _versions_of(entries)
         wanted = {**self.sets}
         now = set_of(_nodes_of(entries))
         if now is not None:
@@ -262,6 +263,13 @@ class NodeKeys:
             await self._client.transact(
                 (Created(key, 0),), (Put(key, msgspec.json.encode(node_set)),)
             )
+
+    @property
+    def mirrors(self) -> bool:
+        """True once all nodes have said that they know mirrored groups; others would begin them differently."""
+        there = [name for name, node in self.nodes.items() if not node.left]
+        known = (self._versions.get(name, 0) >= MIRRORING_VERSION for name in there)
+        return bool(there) and all(known)
 
     def _all(self) -> ClusterNodes:
         return ClusterNodes(dict(self.nodes), dict(self.sets))
@@ -436,7 +444,7 @@ def _sets_of(entries: tuple[KeyValue, ...]) -> dict[str, NodeSet]:
     return found
 
 
-def versions_of(entries: tuple[KeyValue, ...]) -> dict[str, int]:
+def _versions_of(entries: tuple[KeyValue, ...]) -> dict[str, int]:
     """Return the versions that nodes have said. Raises ValueError."""
     return {
         each.key.removeprefix(VERSIONS).decode(): int(each.value)

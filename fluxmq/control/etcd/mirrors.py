@@ -21,10 +21,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
-from fluxmq.control.etcd.cluster_nodes import MIRRORING, VERSIONS, versions_of
 from fluxmq.control.etcd.messages import Changed, Created, Get, KeyValue, Put, end_of
 from fluxmq.control.etcd.wills import NODES
-from fluxmq.control.mirror_choices import OlderNodesError
 from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
@@ -207,15 +205,9 @@ class MirrorKeys:
 
     async def begin(self, group: str, record: MirrorRecord) -> None:
         """Have a group known to this node's shards; put its record if there is none. Raises EtcdError
-        or ValueError, or TimeoutError; OlderNodesError while nodes run that do not know such groups."""
+        or ValueError, or TimeoutError."""
         if group not in self._kept:
             key = PREFIX + group.encode()
-            result = await self._client.transact((), (Get(VERSIONS, end_of(VERSIONS)),))
-            versions = versions_of(result.entries[0])
-            older = sorted(each for each in self.lives if versions.get(each, 0) < MIRRORING)
-            if older:
-                text = f"queues are not mirrored until these nodes run this version: {', '.join(older)}"
-                raise OlderNodesError(ERROR_FAILED, text)
             await self._client.transact((Created(key, 0),), (Put(key, record.encode()),))
             async with asyncio.timeout(SHARD_SECONDS):
                 while group not in self._kept:

@@ -44,6 +44,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.records = Records()
+        self.able = True
         self.topology = Topology()
         self.topology.apply(AddVhost(Vhost("/")))
         peers = {node: f"127.0.0.1:{7200 + 100 * at}" for at, node in enumerate(NODES[1:])}
@@ -59,7 +60,9 @@ class Cluster:
                 }
             }
         )
-        self.choices = MirrorChoices(self.records, lambda: self.topology, lambda: settings)
+        self.choices = MirrorChoices(
+            self.records, lambda: self.topology, lambda: settings, lambda: self.able
+        )
 
     def group(self, policy: MirrorPolicy, nodes: Sequence[str]) -> str:
         return asyncio.run(self.choices.group(policy, nodes))
@@ -115,5 +118,8 @@ def test_a_declared_queue_is_in_a_mirrored_group_if_a_policy_says_so() -> None:
     assert set(online.first) == set(NODES[:2])
     transient = QueueRecord("/", "ha.t", group="ephemeral-0@node1")
     assert group_of(transient) == "ephemeral-0@node1"
+    cluster.able = False  # a node of the release before would begin the group by votes
+    assert group_of(plain) == plain.group
+    cluster.able = True
     other = QueueRecord("/", "other", durable=True, group="local-0@node2")
     assert group_of(other) == "local-0@node2"
