@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.chaos import disks, faults, operators, partitions
+from tests.chaos import disks, faults, mirrors, operators, partitions
 from tests.chaos.faults import Fault
 
 
@@ -35,6 +35,8 @@ class Configuration(NamedTuple):
     checkpoint_interval: str = "200ms"
     """Short: the log behind is released at once, so that whoever was away needs a snapshot."""
     workers: int = 1
+    mirrors: str = ""
+    """``ha-promote-on-failure`` of the policy that mirrors the queues of the run; empty: other queues, none mirrored."""
 
 
 RABBIT_PAUSE_S = 10.0
@@ -125,6 +127,38 @@ CONFIGURATIONS = (
 )
 """Those of a full campaign; each may also be run with ``distribution_mode: replicate``."""
 
+MIRRORS = (
+    Configuration(
+        "mirrors-leader", _steps((8.0,), mirrors.HeldUp, faults.NodeKilled), mirrors="when-synced"
+    ),
+    Configuration(
+        "mirrors-random-node",
+        _steps((10.0,), partitions.RandomNode, partitions.LeaderNode, pause=10.0),
+        mirrors="when-synced",
+        workers=2,
+    ),
+    Configuration(
+        "mirrors-halves",
+        _steps((30.0, 10.0), partitions.Halves, pause=RABBIT_PAUSE_S),
+        mirrors="when-synced",
+    ),
+    Configuration(
+        "mirrors-stop",
+        _steps((5.0,), mirrors.LeaderStopped, mirrors.StoppedInTurn),
+        mirrors="when-synced",
+        workers=2,
+    ),
+    Configuration(
+        "mirrors-power",
+        _steps((2.0,), disks.PowerCut, disks.AllPowerCut, pause=10.0),
+        mirrors="when-synced",
+    ),
+    Configuration(
+        "mirrors-always", _steps((6.0,), mirrors.Unsynchronised, pause=10.0), mirrors="always"
+    ),
+)
+"""With mirrored classic queues instead of others."""
+
 SHORT = (
     Configuration(
         "short",
@@ -162,4 +196,4 @@ SHORT = (
 )
 """Beside the campaign: for CI, for one node without a cluster, with no faults at all, with groups that move, and with clocks alone."""
 
-BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *SHORT)}
+BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *MIRRORS, *SHORT)}

@@ -243,6 +243,15 @@ class AmqpConsumer(Consumer):
             self.connection = None
 
 
+class LateConsumer(AmqpConsumer):
+    """A consumer that comes when nothing more is published, so that the queue keeps everything until then."""
+
+    async def run(self) -> None:
+        while not self.board.stopping:
+            await asyncio.sleep(TICK_S)
+        await super().run()
+
+
 class Amqp10Consumer(Consumer):
     """One of the queue's consumers over AMQP 1.0, accepting several at once."""
 
