@@ -7,12 +7,13 @@ the dispositions of AMQP 1.0 are answered by nobody. Everything goes into the hi
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from proton import Delivery
 
 from tests.chaos import amqp10_client
-from tests.chaos.board import Board, Roamer
+from tests.chaos.board import Board, Roamer, until
 from tests.chaos.publishers import declare_quorum
 from tests.chaos.records import OK, SENT, UNKNOWN, Key, Settle
 from tests.differential import wire
@@ -247,8 +248,7 @@ class LateConsumer(AmqpConsumer):
     """A consumer that comes when nothing more is published, so that the queue keeps everything until then."""
 
     async def run(self) -> None:
-        while not self.board.stopping:
-            await asyncio.sleep(TICK_S)
+        await until(lambda: self.board.stopping, math.inf, TICK_S)
         await super().run()
 
 
