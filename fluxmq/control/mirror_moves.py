@@ -168,7 +168,9 @@ class MirrorMoves(MirrorSync):
         now = self._topology().revision, self._store.records, self._choices.online
         if now != self._seen:
             found, moving = await self._differing()
-            self._waiting = {each.queue.key: each for each in found if each.waits}
+            self._waiting = {
+                (each.queue.vhost, each.queue.name): each for each in found if each.waits
+            }
             ready = [each for each in found if not each.waits]
             await self._move(ready[: max(MOVING_MAX - moving, 0)])
             if not ready:

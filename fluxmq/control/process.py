@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 
 import uvloop
 from pydantic import ValidationError
@@ -115,6 +115,7 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.client import EtcdClient
+    from fluxmq.control.etcd.mirrors import MirrorKeys
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.management.api import ManagementApi
     from fluxmq.control.mirror_moves import MirrorMoves
@@ -506,11 +507,15 @@ class ControlProcess:
         async def delete(queues: list[tuple[str, str]]) -> None:
             await topology.change([(DeleteQueue(*queue, by_broker=True),) for queue in queues])
 
+        async def forget(node: str) -> None:
+            await self._forget_mirrors(node)
+            await shared.forget(node)
+
         leaving = Departure(
             *(self._settings.cluster.node_id, keys, self._other_nodes()),
             lambda: topology.topology,
             self._clustering.replicas,
-            *(delete, shared.forget, self._launch.parent_pid),
+            *(delete, forget, self._launch.parent_pid),
         )
         self._greeting.append(keys)
         self._answers[ADMIT_NODE] = keys.answer
@@ -679,7 +684,13 @@ class ControlProcess:
 
     async def _forget(self, node: str) -> None:
         """Forget a node that is gone for good."""
+        await self._forget_mirrors(node)
         await self._view.forget(node, self._shared)
+
+    async def _forget_mirrors(self, node: str) -> None:
+        mirrors = self._serving.get("mirrored groups")
+        if mirrors is not None:
+            await cast("MirrorKeys", mirrors).forget(node)
 
     async def _revised(self, message: ControlMessage) -> Body:
         """Answer another node, when this one's shards have a revision of topology or users."""

@@ -3,6 +3,7 @@ readers."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -15,7 +16,7 @@ from fluxmq.cluster.shard_endpoint import ShardEndpoint
 from fluxmq.engine.cluster_groups import WaitingRequests
 from fluxmq.engine.counts import NOT_LEADER
 from fluxmq.engine.group import ReplicationGroup
-from fluxmq.engine.group_client import GroupClient, WritePolicy
+from fluxmq.engine.group_client import NUMBERS_APART, GroupClient, WritePolicy
 from fluxmq.engine.outbox import Carrying, Outboxes
 from fluxmq.engine.ports import GroupTarget
 from fluxmq.engine.remote_shards import RemoteShard, RemoteShards
@@ -96,7 +97,6 @@ class GroupClients:
         news: LeaderNews,
         service: QueueService,
         now: Callable[[], float],
-        numbers: Iterator[int],
     ) -> None:
         self.refused = RateLimited(_log, per_second=1.0, burst=5)
         self.plans = queue_plans.groups
@@ -109,7 +109,8 @@ class GroupClients:
         self._news = news
         self._service = service
         self._now = now
-        self._numbers = numbers
+        self.numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
+        """Numbers of this shard's appends, to these and its own groups: queues may move between them."""
         self._moving: dict[str, set[str]] = {}
         """Queues that move away from this node's own groups, by group."""
         self._clients: dict[tuple[str, For], GroupClient] = {}
@@ -295,7 +296,7 @@ class GroupClients:
             ),
             self._epoch ^ whose,
             self._now,
-            self._numbers,
+            self.numbers,
             self._write_policy(group, leader) if whose == For.CLIENTS else None,
         )
         leader.listeners.append(lambda: client.leader_changed(leader.peer is not None))
@@ -398,7 +399,8 @@ def share(
     nodes = ReplicatedGroups(settings, endpoint, queues.durable, queues.places, clock, now)
     clients = GroupClients(
         *(epoch, settings.cluster.raft.local_max_bytes, nodes.queue_plans, nodes.is_member),
-        *(nodes.shards, nodes.news, service, now, queues.node_groups.numbers),
+        *(nodes.shards, nodes.news, service, now),
     )
+    queues.node_groups.numbers = clients.numbers
     queues.share(nodes, clients)
     return nodes

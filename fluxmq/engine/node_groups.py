@@ -117,7 +117,6 @@ class NodeGroups:
         self._now = now
         self._clients: dict[str, GroupClient] = {}
         self.numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
-        """Numbers of this shard's appends, to these and other groups: queues may move between them."""
         self._changed = False
         self._origin: int
         self._remote: RemoteShards

@@ -69,7 +69,7 @@ class Taker:
 
 
 def test_consumers_are_attached_to_another_leader_or_told(cluster: Cluster) -> None:
-    """S4-41, S4-42, S4-43, S4-49, S4-50: all that they hold is delivered again, marked as such."""
+    """S4-04, S4-41, S4-42, S4-43, S4-49, S4-50: all that they hold is delivered again, marked as such."""
     first, second, _ = cluster.nodes
     first.broker.control("set_policy", "ha-all", r"^ha\.", '{"ha-mode":"all"}')
     with channel_of(first) as channel:
@@ -108,7 +108,7 @@ def test_consumers_are_attached_to_another_leader_or_told(cluster: Cluster) -> N
 
 
 def test_mirrors_are_synchronised_when_somebody_asks_for_it(cluster: Cluster) -> None:
-    """S4-51, S4-52, S4-54, S4-55, S4-57, S4-75: with messages in the queue, and no sooner."""
+    """S4-19, S4-51, S4-52, S4-54, S4-55, S4-57, S4-75: with messages in the queue, and no sooner."""
     first, *_ = cluster.nodes
     site = ManagementSite(first.http_port)
     with channel_of(first) as channel:
@@ -126,6 +126,8 @@ def test_mirrors_are_synchronised_when_somebody_asks_for_it(cluster: Cluster) ->
     assert len(row["synchronised_mirror_nodes"]) == 1
     assert row["synchronised_mirror_nodes"] == row["mirror_nodes"]
     assert row["messages"] == MESSAGES
+    added = "Mirrored queue 'manual.kept' in vhost '/': Adding mirror on node"
+    assert f"{added} {row['mirror_nodes'][0]}" in first.broker.log()
 
     def shown() -> dict[str, Any]:
         return dict(site.get("queues/%2F/manual.http"))
@@ -138,3 +140,40 @@ def test_mirrors_are_synchronised_when_somebody_asks_for_it(cluster: Cluster) ->
     found = shown()
     assert (found["node"], found["policy"]) == (first.name, "ha-manual")
     assert found["recoverable_slaves"] == found["slave_nodes"] == found["mirror_nodes"]
+
+
+def test_a_leader_that_a_policy_lists_no_longer_leaves_once_others_are_synchronised(
+    cluster: Cluster,
+) -> None:
+    """S4-15, S4-16, S4-26, S4-27, S4-28: with what it has, and consumers go on."""
+    first, second, third = cluster.nodes
+
+    def on(*nodes: str) -> None:
+        definition = {"ha-mode": "nodes", "ha-params": nodes, "ha-sync-mode": "automatic"}
+        first.broker.control("set_policy", "ha-nodes", r"^nodes\.", json.dumps(definition))
+
+    on(first.name, "nowhere")
+    with channel_of(first) as channel:
+        channel.queue_declare("nodes.moved", durable=True)
+        for number in range(MESSAGES):
+            channel.basic_publish("", "nodes.moved", b"%d" % number)
+        assert row_of(first, "nodes.moved")["mirror_nodes"] == []
+        on(second.name, third.name)
+        taker = Taker(channel, "nodes.moved")
+
+        def moved() -> bool:
+            channel.connection.process_data_events(0.05)
+            row = row_of(second, "nodes.moved")
+            nodes = {row["leader"], *(row["synchronised_mirror_nodes"] or ())}
+            return nodes == {second.name, third.name}
+
+        eventually(moved, "it is on the nodes that are listed", SECONDS)
+
+        def taken() -> bool:
+            channel.connection.process_data_events(0.05)
+            return {body for body, _ in taker.got} == {b"%d" % each for each in range(MESSAGES)}
+
+        eventually(taken, "its consumer gets everything", SECONDS)
+    leads = row_of(first, "nodes.moved")["leader"]
+    (leader,) = [node for node in cluster.nodes if node.name == leads]
+    assert row_of(leader, "nodes.moved")["messages"] == MESSAGES

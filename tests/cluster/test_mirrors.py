@@ -247,3 +247,81 @@ def test_an_unsynchronised_mirror_leads_if_there_is_no_other_and_the_policy_lets
     first.broker.wait_ready(SECONDS)
     eventually(lambda: member(first).synchronised, "the former leader is a mirror", SECONDS)
     assert record().leader == third.name
+
+
+def test_mirrors_follow_the_listed_nodes_and_the_leader_stays_until_others_have_everything(
+    cluster: Cluster,
+) -> None:
+    """S4-15, S4-16, S4-19, S4-26, S4-28, S4-36, S4-55, S4-56, S4-75."""
+    first, second, third = cluster.nodes
+    control = first.broker.control
+
+    def policy(*nodes: str) -> None:
+        definition = json.dumps({"ha-mode": "nodes", "ha-params": nodes})
+        control("set_policy", "ha-nodes", r"^nodes\.", definition)
+
+    def nodes() -> tuple[str, set[str], set[str]]:
+        row = row_of(first, "nodes.listed")
+        pids = row["mirror_pids"] or [], row["synchronised_mirror_pids"] or []
+        mirrors, synchronised = ({pid[1:].split(".")[0] for pid in each} for each in pids)
+        return row["pid"][1:].split(".")[0], mirrors, synchronised
+
+    policy(first.name)
+    with channel_of(first) as channel:
+        channel.queue_declare("nodes.listed", durable=True)
+        for number in range(10):
+            channel.basic_publish("", "nodes.listed", b"%d" % number)
+    assert nodes() == (first.name, set(), set())
+    # By default mirrors of a queue that has messages wait for somebody to ask.
+    policy(second.name, third.name)
+    wanted = {second.name, third.name}
+    eventually(lambda: nodes() == (first.name, wanted, set()), "mirrors lack messages", SECONDS)
+    control("sync_queue", "nodes.listed")
+
+    def moved() -> bool:
+        leader, mirrors, synchronised = nodes()
+        return {leader, *mirrors} == wanted and {leader, *synchronised} == wanted
+
+    eventually(moved, "the listed nodes have it", SECONDS)
+    said = "Mirrored queue 'nodes.listed' in vhost '/': Adding mirror on node node2"
+    assert said in first.broker.log()
+    with channel_of(first) as channel:
+        declared = channel.queue_declare("nodes.listed", passive=True)
+        assert declared.method.message_count == 10
+
+
+def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other(
+    cluster: Cluster,
+) -> None:
+    """S4-39, S4-61, S4-63, S4-68."""
+    first, second, third = cluster.nodes
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.stopping", durable=True)
+        channel.basic_publish("", "ha.stopping", b"0")
+
+    (group,) = [
+        group
+        for group, each in records(second).items()
+        if len(each.members) == len(NODES) and each.leader == first.name
+    ]
+
+    def record() -> MirrorRecord:
+        return records(second)[group]
+
+    assert record().leader == first.name
+    began = time.monotonic()
+    first.stop()
+    eventually(lambda: record().leader != first.name, "another node leads", SECONDS)
+    with channel_of(second) as channel:
+        channel.basic_publish("", "ha.stopping", b"1")
+    print(f"handed over in {time.monotonic() - began:.1f} s")
+    assert first.name in [each.node for each in record().stopped]
+    first.start()
+    first.broker.wait_ready(SECONDS)
+    eventually(
+        lambda: all(each.synchronised for each in record().members), "it is a mirror", SECONDS
+    )
+    assert record().stopped == ()
+    with channel_of(third) as channel:
+        declared = channel.queue_declare("ha.stopping", passive=True)
+        assert declared.method.message_count == 2

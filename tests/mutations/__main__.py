@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.mutations import (
     amqp10,
     amqp_hot,
+    appointed,
     batches,
     before_sync,
     clocks,
@@ -53,6 +54,7 @@ from tests.mutations.mutation import attempt, copy_tree, run_tests
 MUTATIONS = [
     *amqp10.MUTATIONS,
     *amqp_hot.MUTATIONS,
+    *appointed.MUTATIONS,
     *batches.MUTATIONS,
     *before_sync.MUTATIONS,
     *clocks.MUTATIONS,

@@ -334,6 +334,23 @@ class MirrorKeys:
             extra={"group": group, "node": record.leader, "epoch": record.epoch},
         )
 
+    async def forget(self, node: str) -> None:
+        """Do without the copies of a node that is gone for good: others lead what it led, even those that
+        lack something. Raises RequestError."""
+
+        def decide(record: MirrorRecord, _moment: int) -> MirrorRecord | None:
+            return None if record.member(node) is None else mirror_records.forgotten(record, node)
+
+        try:
+            for group, kept in list(self._kept.items()):
+                if kept.record.member(node) is not None:
+                    after = await self.change(group, decide)
+                    if after is not None and after.leader != kept.record.leader:
+                        self._said_promoted(group, after)
+        except (EtcdError, ValueError) as problem:
+            self._failed("a node that is forgotten", problem)
+            raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
+
     async def _stop_orderly(self) -> None:
         """Say that this node stops, and have others lead the groups that it leads."""
         others = self.lives - {self._node}

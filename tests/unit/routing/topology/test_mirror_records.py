@@ -254,9 +254,12 @@ def test_of_a_forgotten_leader_the_mirror_that_stopped_last_takes_the_place() ->
 
 
 def test_a_synchronised_mirror_takes_the_place_of_a_forgotten_leader_before_others() -> None:
-    """S4-69: in whatever order they stopped, since it lacks nothing."""
+    """S4-69, S4-70: in whatever order they stopped, since it lacks nothing; also once they run again."""
     mixed = record(("a", 1, True), ("b", 9, True), ("c", 4, False))
     before = stopped(stopped(stopped(mixed, "b", 20), "c", 21), "a", 22)
+    again = forgotten(returned(returned(before, "b", 30), "c", 30), "a")
+    assert again is not None
+    assert (again.leader, again.forced, synced(again)) == ("b", 0, {"b"})
     after = forgotten(before, "a")
     assert after is not None
     assert (after.leader, after.forced, synced(after)) == ("b", 0, {"b"})
