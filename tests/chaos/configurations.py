@@ -129,11 +129,13 @@ CONFIGURATIONS = (
 
 MIRRORS = (
     Configuration(
-        "mirrors-leader", _steps((8.0,), mirrors.HeldUp, faults.NodeKilled), mirrors="when-synced"
+        "mirrors-leader",
+        _steps((4.0, 14.0), faults.NodeKilled, mirrors.HeldUp, mirrors.HeldUpForLong),
+        mirrors="when-synced",
     ),
     Configuration(
         "mirrors-random-node",
-        _steps((10.0,), partitions.RandomNode, partitions.LeaderNode, pause=10.0),
+        _steps((10.0, 20.0), partitions.LeaderNode, partitions.RandomNode, pause=10.0),
         mirrors="when-synced",
         workers=2,
     ),
@@ -144,17 +146,17 @@ MIRRORS = (
     ),
     Configuration(
         "mirrors-stop",
-        _steps((5.0,), mirrors.LeaderStopped, mirrors.StoppedInTurn),
+        _steps((4.0, 14.0), mirrors.LeaderStopped, mirrors.StoppedInTurn),
         mirrors="when-synced",
         workers=2,
     ),
     Configuration(
         "mirrors-power",
-        _steps((2.0,), disks.PowerCut, disks.AllPowerCut, pause=10.0),
+        _steps((2.0, 14.0), disks.PowerCut, disks.AllPowerCut, pause=10.0),
         mirrors="when-synced",
     ),
     Configuration(
-        "mirrors-always", _steps((6.0,), mirrors.Unsynchronised, pause=10.0), mirrors="always"
+        "mirrors-always", _steps((14.0,), mirrors.Unsynchronised, pause=10.0), mirrors="always"
     ),
 )
 """With mirrored classic queues instead of others."""
@@ -176,6 +178,11 @@ SHORT = (
     ),
     Configuration("calm", (), dead_letters=True),
     Configuration(
+        "mirrors-held",
+        _steps((14.0,), mirrors.HeldUpForLong, mirrors.HeldUp),
+        mirrors="when-synced",
+    ),
+    Configuration(
         "pin", _steps((2.0, 5.0), operators.Pinned, operators.KilledWhilePinned), workers=2
     ),
     Configuration(
@@ -194,6 +201,7 @@ SHORT = (
         "clocks", _steps((4.0, 8.0), faults.WallClockSet, faults.WallClockWrong), dead_letters=True
     ),
 )
-"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, with groups that move, and with clocks alone."""
+"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, for the control of mirrored queues, with groups
+that move, and with clocks alone."""
 
 BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *MIRRORS, *SHORT)}

@@ -12,7 +12,7 @@ import pytest
 from fluxmq.settings.load import load
 from tests.chaos.__main__ import main
 from tests.chaos.board import Board, Host, until
-from tests.chaos.configurations import BY_NAME, CONFIGURATIONS, SHORT
+from tests.chaos.configurations import BY_NAME, CONFIGURATIONS, MIRRORS, SHORT
 from tests.chaos.operators import Asked
 from tests.chaos.publishers import NACK_PAUSE_S, Publisher, Route
 from tests.chaos.records import OK, UNKNOWN, History, Publish, read
@@ -21,7 +21,7 @@ from tests.chaos.settings import PEER_PORTS, aliases, node_settings
 
 def test_the_campaign_has_24_configurations_of_every_kind_of_fault() -> None:
     assert len(CONFIGURATIONS) == 24
-    assert len(BY_NAME) == len(CONFIGURATIONS) + len(SHORT)
+    assert len(BY_NAME) == len(CONFIGURATIONS) + len(MIRRORS) + len(SHORT)
     kinds = {step.fault.kind.split()[0] for each in CONFIGURATIONS for step in each.steps}
     outside = {"F14"}
     assert kinds == {f"F{number}" for number in range(1, 21)} - outside
