@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -254,7 +254,7 @@ class Runner:
         come, told = False, ""
         while not come and self.board.now() < began + LEVEL_S:
             extents = await asyncio.to_thread(self.cluster.extents)
-            come = bool(extents[0]) and all(extent == extents[0] for extent in extents)
+            come = are_level(extents)
             told = "" if come else str(extents)
             await asyncio.sleep(POLL_S)
         now = self.board.now()
@@ -381,6 +381,22 @@ def run(
                 if member.log.exists():
                     shutil.copy(member.log, path.with_suffix(f".{member.name}.log"))
     return check_file(path)
+
+
+def are_level(extents: Sequence[Mapping[str, float]]) -> bool:
+    """Whether members have applied the same of every group. A mirrored group is not on all of them."""
+    groups = {group for extent in extents for group in extent}
+    return bool(groups) and all(
+        len(
+            {
+                extent.get(group)
+                for extent in extents
+                if group in extent or not group.startswith(mirrors.PREFIX)
+            }
+        )
+        == 1
+        for group in groups
+    )
 
 
 def moves(
