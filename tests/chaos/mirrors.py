@@ -141,7 +141,7 @@ class HeldUpForLong(HeldUp):
     another has to lead."""
 
     kind = "F21 mirror silent, leader killed"
-    held_s = (2 * TICK_S,)
+    held_s: ClassVar[tuple[float, ...]] = (2 * TICK_S,)
 
 
 class Unsynchronised(Fault):

@@ -151,10 +151,11 @@ def test_i1_a_mirror_that_was_not_synchronised_may_lack_what_was_confirmed_durin
         "unsynchronised mirrors that came to lead: 1; confirmed messages that they lacked: 1"
         in (report.lines())
     )
-    for elsewhere in ([fault(3.5, 4.0), at], [fault(2.9, 4.0)], [at]):
-        assert broken(list(elsewhere), given_to("g", 3)).lost == 1
-    later = [fault(2.9, 4.0), at._replace(time=3.0)]
-    assert broken(list(later), given_to("g", 3)).lost == 1, "it led already"
+    elsewhere: list[list[Record]] = [[fault(3.5, 4.0), at], [fault(2.9, 4.0)], [at]]
+    for extra in elsewhere:
+        assert broken(extra, given_to("g", 3)).lost == 1
+    earlier = at._replace(time=3.0)
+    assert broken([fault(2.9, 4.0), earlier], given_to("g", 3)).lost == 1, "it led already"
 
 
 def test_nodes_say_that_a_mirror_leads_that_lacks_messages() -> None:
