@@ -12,7 +12,6 @@ from random import Random
 from tests.chaos import bodies
 from tests.chaos.bodies import Identity
 from tests.chaos.records import OK, Deliver, History, Join, Key, Lost, Publish
-from tests.chaos.settings import ACK_TIMEOUT_S
 
 RETRY_S = 0.2
 """Pause of a client that was not let in anywhere."""
@@ -48,8 +47,6 @@ class Board:
     """Publishers begin nothing new."""
     ending: bool = False
     """Nobody connects again."""
-    ack_timeout: float = ACK_TIMEOUT_S
-    """Publishes are answered within this."""
 
     def now(self) -> float:
         """Seconds since the run began."""

@@ -36,6 +36,7 @@ from tests.chaos.records import (
 from tests.chaos.records import Fault as FaultRecord
 from tests.chaos.report import Report
 from tests.chaos.settings import (
+    ACK_TIMEOUT_S,
     AMQP,
     ELECTION_S,
     KEPT,
@@ -92,13 +93,12 @@ class Runner:
         self.board = Board(history, hosts, Random(f"{seed}/load"), seed & 0xFFFFFFFF)
         if configuration.mirrors:
             self.queues = mirrored_queues(configuration.mirrors == "when-synced")
-            self.board.ack_timeout += PROMOTION_S
         else:
             self.queues = queues(configuration.declared, configuration.dead_letters)
         self.workload = Workload(self.board, configuration)
         nodes = tuple(member.name for member in self.cluster.members)
         run = Run(
-            *(configuration.name, seed, nodes, mode, ELECTION_S, self.board.ack_timeout),
+            *(configuration.name, seed, nodes, mode, ELECTION_S, ACK_TIMEOUT_S),
             *(self.workload.window, self.workload.share),
             self.queues,
         )
