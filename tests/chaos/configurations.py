@@ -37,6 +37,8 @@ class Configuration(NamedTuple):
     workers: int = 1
     mirrors: str = ""
     """``ha-promote-on-failure`` of the policy that mirrors the queues of the run; empty: other queues, none mirrored."""
+    pair: bool = False
+    """They are mirrored on two nodes of three, not on all."""
 
 
 RABBIT_PAUSE_S = 10.0
@@ -156,7 +158,25 @@ MIRRORS = (
         mirrors="when-synced",
     ),
     Configuration(
-        "mirrors-always", _steps((14.0,), mirrors.Unsynchronised, pause=10.0), mirrors="always"
+        "mirrors-frozen", _steps((8.0, 20.0), faults.Stopped, pause=10.0), mirrors="when-synced"
+    ),
+    Configuration(
+        "mirrors-shards",
+        _steps((3.0,), faults.Killed, operators.Pinned, operators.KilledWhilePinned),
+        mirrors="when-synced",
+        workers=2,
+    ),
+    Configuration(
+        "mirrors-waits",
+        _steps((14.0,), mirrors.LeaderApart, pause=10.0),
+        mirrors="when-synced",
+        pair=True,
+    ),
+    Configuration(
+        "mirrors-always",
+        _steps((14.0,), mirrors.LeaderApart, pause=10.0),
+        mirrors="always",
+        pair=True,
     ),
 )
 """With mirrored classic queues instead of others."""

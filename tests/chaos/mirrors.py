@@ -23,30 +23,28 @@ PREFIX = "mirrors-"
 """Of the names of mirrored groups."""
 PATTERN = "^chaos-(mirrored|kept)$"
 MEMBERS = ("node1", "node2")
-"""The nodes of queues that may come to be led by a mirror that is not synchronised; the third keeps etcd going."""
+"""The nodes of queues that are mirrored on two; the third keeps etcd going."""
 ALONE_S = 12.0
 """In which a leader that does not reach its mirror does without it."""
 LOAD_S = 3.0
 
 
-def definition(promote: str) -> str:
-    """The policy's definition. ``promote``: which mirrors may lead after a failure."""
+def definition(promote: str, pair: bool) -> str:
+    """The policy's definition. ``promote``: which mirrors may lead after a failure; ``pair``: mirrored on two nodes."""
     found: dict[str, object] = {
         "ha-mode": "all",
         "ha-sync-mode": "automatic",
         "ha-promote-on-failure": promote,
         "ha-promote-on-shutdown": "when-synced",
     }
-    if promote == "always":
+    if pair:
         found |= {"ha-mode": "nodes", "ha-params": list(MEMBERS)}
     return json.dumps(found)
 
 
-def set_policy(member: Member, promote: str) -> None:
+def set_policy(member: Member, policy: str) -> None:
     """Have the queues mirrored that are declared from now on. Raises ``NodeError``."""
-    done = member.control(
-        "set_policy", "mirrors", PATTERN, definition(promote), "--apply-to", "queues"
-    )
+    done = member.control("set_policy", "mirrors", PATTERN, policy, "--apply-to", "queues")
     if done.returncode:
         raise NodeError(f"the policy is refused: {done.stderr or done.stdout}")
 
@@ -144,11 +142,11 @@ class HeldUpForLong(HeldUp):
     held_s: ClassVar[tuple[float, ...]] = (2 * TICK_S,)
 
 
-class Unsynchronised(Fault):
+class LeaderApart(Fault):
     """F21: a leader and its only mirror do not reach each other, while both reach etcd by way of the third node. The leader
-    does without the mirror, confirms what the mirror lacks, and is killed: the mirror leads, and the policy wants that."""
+    does without the mirror, confirms what the mirror lacks, and is killed: the mirror leads then only if the policy says so."""
 
-    kind = "F21 unsynchronised mirror leads"
+    kind = "F21 leader apart, then killed"
 
     def begin(self) -> None:
         leader, self.note = self.place.leader()

@@ -133,8 +133,8 @@ class Runner:
 
     async def _mirror(self) -> None:
         """Have the queues mirrored, and faults find their leaders. Raises ``NodeError``, ``OSError``."""
-        first, promote = self.cluster.members[0], self.configuration.mirrors
-        await asyncio.to_thread(mirrors.set_policy, first, promote)
+        policy = mirrors.definition(self.configuration.mirrors, self.configuration.pair)
+        await asyncio.to_thread(mirrors.set_policy, self.cluster.members[0], policy)
         await mirrors.declare(self.board.hosts)
         wanted = len(self.queues)
         self.place.groups = await asyncio.to_thread(mirrors.led, self.cluster, wanted)

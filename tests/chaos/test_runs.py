@@ -84,8 +84,10 @@ def test_members_are_level_when_those_that_have_a_group_have_applied_the_same_of
 def test_mirrored_queues_are_read_by_a_group_that_is_told_offsets_unless_these_may_change() -> None:
     names = {each.name: each for each in MIRRORS}
     assert {each.mirrors for each in MIRRORS} == {"when-synced", "always"}
-    assert names["mirrors-always"].mirrors == "always"
-    assert json.loads(definition("when-synced")) == {
+    always, waits = names["mirrors-always"], names["mirrors-waits"]
+    assert always.mirrors == "always"
+    assert waits.steps == always.steps, "what the policy decides"
+    assert json.loads(definition("when-synced", pair=False)) == {
         "ha-mode": "all",
         "ha-sync-mode": "automatic",
         "ha-promote-on-failure": "when-synced",
