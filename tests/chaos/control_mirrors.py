@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutations.mutation import Mutation, copy_tree
+from tests.mutations.mutation import LEFT_OUT, ROOT, Mutation, copy_tree
 from tests.powercut.__main__ import SKIPPED
 
 CONFIGURATION = "mirrors-held"
@@ -63,6 +64,7 @@ def attempt(mutation: Mutation, seconds: float, seed: int, histories: Path) -> T
     with tempfile.TemporaryDirectory(prefix="fx-control-mirrors-") as folder:
         root = Path(folder)
         copy_tree(root)
+        shutil.copytree(ROOT / "perf", root / "perf", ignore=LEFT_OUT)
         file, changed = mutation.broken(root)
         (root / file).write_text(changed, "utf-8")
         command = [sys.executable, "-m", "tests.chaos", "--config", CONFIGURATION]
