@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.chaos.configurations import BY_NAME, CONFIGURATIONS, SHORT, Configuration
+from tests.chaos.configurations import BY_NAME, CONFIGURATIONS, MIRRORS, SHORT, Configuration
 from tests.chaos.operators import NotAvailableError
 from tests.chaos.run import run
 from tests.powercut.__main__ import SKIPPED
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _list() -> None:
-    for each in (*CONFIGURATIONS, *SHORT):
+    for each in (*CONFIGURATIONS, *MIRRORS, *SHORT):
         kinds = ", ".join(dict.fromkeys(step.fault.kind for step in each.steps)) or "no faults"
         more = [
             word
@@ -55,11 +55,12 @@ def _list() -> None:
                 ("proxies", each.proxied),
                 ("TLS", each.tls),
                 ("dead letters", each.dead_letters),
+                (f"mirrored, {each.mirrors}", bool(each.mirrors)),
                 (f"core {each.cores}", bool(each.cores)),
             )
             if holds
         ]
-        print(f"{each.name:16} {kinds}{f' ({chr(44).join(more)})' if more else ''}")
+        print(f"{each.name:19} {kinds}{f' ({chr(44).join(more)})' if more else ''}")
 
 
 def _one(configuration: Configuration, options: argparse.Namespace) -> int:

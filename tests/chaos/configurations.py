@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.chaos import disks, faults, operators, partitions
+from tests.chaos import disks, faults, mirrors, operators, partitions
 from tests.chaos.faults import Fault
 
 
@@ -35,6 +35,10 @@ class Configuration(NamedTuple):
     checkpoint_interval: str = "200ms"
     """Short: the log behind is released at once, so that whoever was away needs a snapshot."""
     workers: int = 1
+    mirrors: str = ""
+    """``ha-promote-on-failure`` of the policy that mirrors the queues of the run; empty: other queues, none mirrored."""
+    pair: bool = False
+    """They are mirrored on two nodes of three, not on all."""
 
 
 RABBIT_PAUSE_S = 10.0
@@ -125,6 +129,58 @@ CONFIGURATIONS = (
 )
 """Those of a full campaign; each may also be run with ``distribution_mode: replicate``."""
 
+MIRRORS = (
+    Configuration(
+        "mirrors-leader",
+        _steps((4.0, 14.0), faults.NodeKilled, mirrors.HeldUp, mirrors.HeldUpForLong),
+        mirrors="when-synced",
+    ),
+    Configuration(
+        "mirrors-random-node",
+        _steps((10.0, 20.0), partitions.LeaderNode, partitions.RandomNode, pause=10.0),
+        mirrors="when-synced",
+        workers=2,
+    ),
+    Configuration(
+        "mirrors-halves",
+        _steps((30.0, 10.0), partitions.Halves, pause=RABBIT_PAUSE_S),
+        mirrors="when-synced",
+    ),
+    Configuration(
+        "mirrors-stop",
+        _steps((4.0, 14.0), mirrors.LeaderStopped, mirrors.StoppedInTurn),
+        mirrors="when-synced",
+        workers=2,
+    ),
+    Configuration(
+        "mirrors-power",
+        _steps((2.0, 14.0), disks.PowerCut, disks.AllPowerCut, pause=10.0),
+        mirrors="when-synced",
+    ),
+    Configuration(
+        "mirrors-frozen", _steps((8.0, 20.0), faults.Stopped, pause=10.0), mirrors="when-synced"
+    ),
+    Configuration(
+        "mirrors-shards",
+        _steps((3.0,), faults.Killed, operators.Pinned, operators.KilledWhilePinned),
+        mirrors="when-synced",
+        workers=2,
+    ),
+    Configuration(
+        "mirrors-waits",
+        _steps((14.0,), mirrors.LeaderApart, pause=10.0),
+        mirrors="when-synced",
+        pair=True,
+    ),
+    Configuration(
+        "mirrors-always",
+        _steps((14.0,), mirrors.LeaderApart, pause=10.0),
+        mirrors="always",
+        pair=True,
+    ),
+)
+"""With mirrored classic queues instead of others."""
+
 SHORT = (
     Configuration(
         "short",
@@ -141,6 +197,11 @@ SHORT = (
         dead_letters=True,
     ),
     Configuration("calm", (), dead_letters=True),
+    Configuration(
+        "mirrors-held",
+        _steps((14.0,), mirrors.HeldUpForLong, mirrors.HeldUp),
+        mirrors="when-synced",
+    ),
     Configuration(
         "pin", _steps((2.0, 5.0), operators.Pinned, operators.KilledWhilePinned), workers=2
     ),
@@ -160,6 +221,7 @@ SHORT = (
         "clocks", _steps((4.0, 8.0), faults.WallClockSet, faults.WallClockWrong), dead_letters=True
     ),
 )
-"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, with groups that move, and with clocks alone."""
+"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, for the control of mirrored queues, with groups
+that move, and with clocks alone."""
 
-BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *SHORT)}
+BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *MIRRORS, *SHORT)}

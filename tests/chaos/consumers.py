@@ -7,12 +7,13 @@ the dispositions of AMQP 1.0 are answered by nobody. Everything goes into the hi
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from proton import Delivery
 
 from tests.chaos import amqp10_client
-from tests.chaos.board import Board, Roamer
+from tests.chaos.board import Board, Roamer, until
 from tests.chaos.publishers import declare_quorum
 from tests.chaos.records import OK, SENT, UNKNOWN, Key, Settle
 from tests.differential import wire
@@ -241,6 +242,14 @@ class AmqpConsumer(Consumer):
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
+
+
+class LateConsumer(AmqpConsumer):
+    """A consumer that comes when nothing more is published, so that the queue keeps everything until then."""
+
+    async def run(self) -> None:
+        await until(lambda: self.board.stopping, math.inf, TICK_S)
+        await super().run()
 
 
 class Amqp10Consumer(Consumer):

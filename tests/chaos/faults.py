@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar
@@ -33,6 +34,8 @@ class Field:
     network: Network
     random: Random
     proxied: bool = False
+    groups: Sequence[str] = GROUPS
+    """Those whose leaders are looked for."""
     links: dict[tuple[int, int, int], Link] = field(default_factory=dict)
     """By node, other node and port."""
 
@@ -46,7 +49,7 @@ class Field:
 
     def leader(self) -> tuple[Member, str]:
         """Who leads one of the groups, and which; any member where that cannot be told."""
-        group = self.random.choice(GROUPS)
+        group = self.random.choice(self.groups)
         found = self.cluster.leader(group)
         return (found, f"leader of {group}") if found else (self.some(), "leader not told")
 

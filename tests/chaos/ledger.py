@@ -14,6 +14,7 @@ from tests.chaos.records import (
     Drained,
     Fault,
     Finding,
+    Forced,
     HistoryError,
     Join,
     Key,
@@ -63,6 +64,10 @@ class Ledger:
         self.replicas: list[Replica] = []
         self.moves: list[float] = []
         """When nodes gave leadership away by themselves."""
+        self.forced: list[Forced] = []
+        """When mirrors that lacked messages came to lead."""
+        self.given_up: set[tuple[str, Key]] = set()
+        """Confirmed messages, by queue, that were lost with that."""
         self.findings: list[Finding] = []
         self.violations: list[Violation] = []
         self.broken: Counter[str] = Counter()
@@ -99,7 +104,9 @@ class Ledger:
         else:
             self._take_rare(record)
 
-    def _take_rare(self, record: Run | Fault | Probe | Drained | Replica | Moved | Finding) -> None:
+    def _take_rare(
+        self, record: Run | Fault | Probe | Drained | Replica | Moved | Forced | Finding
+    ) -> None:
         if isinstance(record, Run):
             self.setting = record
         elif isinstance(record, Fault):
@@ -112,6 +119,8 @@ class Ledger:
             self.replicas.append(record)
         elif isinstance(record, Moved):
             self.moves.append(record.time)
+        elif isinstance(record, Forced):
+            self.forced.append(record)
         else:
             self.findings.append(record)
 
@@ -149,6 +158,15 @@ class Ledger:
     def moved(self, begin: float, end: float) -> bool:
         """Whether a node gave leadership away by itself within this time."""
         return any(begin - MOVE_S <= time <= end + MOVE_S for time in self.moves)
+
+    def may_lack(self, time: float) -> bool:
+        """Whether a mirror that came to lead during a fault may lack what was confirmed then: the fault had begun, and no
+        mirror led yet that was not synchronised."""
+        return any(
+            fault.begin <= time <= forced.time <= fault.end + AFTERMATH_S
+            for fault in self.faults
+            for forced in self.forced
+        )
 
     def violated(self, rule: str, sentence: str) -> None:
         """A rule is broken."""

@@ -178,6 +178,14 @@ class Moved(NamedTuple):
     time: float
 
 
+class Forced(NamedTuple):
+    """A node said that it leads a mirrored group although its copy lacks messages."""
+
+    group: str
+    node: str
+    time: float
+
+
 class Finding(NamedTuple):
     """A rule that the harness itself saw broken, such as a node that died of itself."""
 
@@ -197,6 +205,7 @@ Record = (
     | Drained
     | Replica
     | Moved
+    | Forced
     | Finding
 )
 
@@ -215,6 +224,7 @@ KINDS: dict[str, Any] = {
             Drained,
             Replica,
             Moved,
+            Forced,
             Finding,
         ),
     )

@@ -22,6 +22,10 @@ class Report:
     unexpected: int = 0
     duplicated: int = 0
     recovered: int = 0
+    forced: int = 0
+    """Mirrors that came to lead without being synchronised."""
+    given_up: int = 0
+    """Confirmed messages that these lacked."""
     unmarked: int = 0
     """Repeats after faults that were not marked as such."""
     latency: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -40,6 +44,11 @@ class Report:
         said = [f"violated {rule}: {sentence}" for rule, sentence in self.violations]
         if self.broken:
             said.append("broken: " + ", ".join(f"{k} {v}" for k, v in sorted(self.broken.items())))
+        if self.forced:
+            said.append(
+                f"unsynchronised mirrors that came to lead: {self.forced}; confirmed messages that they"
+                f" lacked: {self.given_up}"
+            )
         if self.unmarked:
             said.append(f"repeats after faults that were not marked: {self.unmarked}")
         for when, (middle, high) in self.latency.items():
@@ -73,6 +82,8 @@ def examine(records: Iterable[Record]) -> Report:
     report = Report(
         lost=len(lost),
         unexpected=ledger.broken["I2"],
+        forced=len(ledger.forced),
+        given_up=len(ledger.given_up),
         unmarked=ledger.unmarked,
         violations=[*ledger.violations],
         broken=dict(ledger.broken),
@@ -87,7 +98,7 @@ def _count(ledger: Ledger, report: Report, lost: set[tuple[str, Key]]) -> None:
     delivered: set[Key] = set()
     for deliveries in ledger.deliveries.values():
         delivered.update((each.publisher, each.sequence) for each in deliveries)
-    gone = {key for _, key in lost}
+    gone = {key for _, key in lost | ledger.given_up}
     report.attempted = len(ledger.attempts)
     for key, attempts in ledger.attempts.items():
         outcomes = {each.outcome for each in attempts}

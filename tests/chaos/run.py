@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from random import Random
 
+from tests.chaos import mirrors
 from tests.chaos.board import Board, Host, until
 from tests.chaos.check import check_file
 from tests.chaos.cluster import READY_DEADLINE_S, Cluster
@@ -20,19 +21,33 @@ from tests.chaos.faults import Fault, Field
 from tests.chaos.network import BRIDGE, CLIENTS, Network, address, inside, socket_in
 from tests.chaos.operators import available
 from tests.chaos.proxy import Link
-from tests.chaos.records import FAIL, OK, Drained, Finding, History, Moved, Probe, Run
+from tests.chaos.records import (
+    FAIL,
+    OK,
+    Drained,
+    Finding,
+    Forced,
+    History,
+    Moved,
+    Probe,
+    Queue,
+    Run,
+)
 from tests.chaos.records import Fault as FaultRecord
 from tests.chaos.report import Report
 from tests.chaos.settings import (
     ACK_TIMEOUT_S,
     AMQP,
     ELECTION_S,
+    KEPT,
     MQTT,
     PEER_PORTS,
+    PROMOTION_S,
     STREAM,
     UNDERTAKERS,
     VISIBILITY_S,
     aliases,
+    mirrored_queues,
     peer_host,
     queues,
 )
@@ -55,6 +70,10 @@ SPREAD = re.compile(
     r"(?P<time>\S+ \S+Z) .* transferring leadership to balance leaders  group=(?P<group>\S+) "
 )
 
+FORCED = re.compile(
+    r"(?P<time>\S+ \S+Z) .* an unsynchronised mirror leads a group: .*  group=(?P<group>\S+) "
+)
+
 Say = Callable[[str], None]
 
 
@@ -72,7 +91,10 @@ class Runner:
         self.seed = seed
         hosts = [Host(m.name, m.host, MQTT, AMQP) for m in self.cluster.members]
         self.board = Board(history, hosts, Random(f"{seed}/load"), seed & 0xFFFFFFFF)
-        self.queues = queues(configuration.declared, configuration.dead_letters)
+        if configuration.mirrors:
+            self.queues = mirrored_queues(configuration.mirrors == "when-synced")
+        else:
+            self.queues = queues(configuration.declared, configuration.dead_letters)
         self.workload = Workload(self.board, configuration)
         nodes = tuple(member.name for member in self.cluster.members)
         run = Run(
@@ -84,11 +106,13 @@ class Runner:
 
     async def run(self, seconds: float) -> None:
         """All of it; the time counts from the first publish."""
+        if self.configuration.mirrors:
+            await self._mirror()
         for consumer in self.workload.consumers:
             consumer.start()
         quiet = min(QUIET_MAX_S, seconds * QUIET_SHARE)
         # A group is given what comes after its first consumer: all have to be there.
-        groups = {(queue.name, group.name) for queue in self.queues for group in queue.groups}
+        groups = {(queue.name, group.name) for queue in self._read() for group in queue.groups}
         await self.probe(
             *("all groups have a consumer", self.board.now(), READY_DEADLINE_S),
             lambda: groups <= self.board.groups,
@@ -106,6 +130,19 @@ class Runner:
             self.board.ending = True
             everybody = [*self.workload.publishers, *self.workload.consumers]
             await asyncio.gather(*(client.stop() for client in everybody))
+
+    async def _mirror(self) -> None:
+        """Have the queues mirrored, and faults find their leaders. Raises ``NodeError``, ``OSError``."""
+        policy = mirrors.definition(self.configuration.mirrors, self.configuration.pair)
+        await asyncio.to_thread(mirrors.set_policy, self.cluster.members[0], policy)
+        await mirrors.declare(self.board.hosts)
+        wanted = len(self.queues)
+        self.place.groups = await asyncio.to_thread(mirrors.led, self.cluster, wanted)
+        self.say(f"mirrored groups: {' '.join(self.place.groups)}")
+
+    def _read(self) -> list[Queue]:
+        """The queues that are read from the beginning on."""
+        return [queue for queue in self.queues if queue.name != KEPT]
 
     # --- faults ------------------------------------------------------------------------------------------------
 
@@ -157,6 +194,7 @@ class Runner:
     async def _recover(self, last: Fault | None, healed: float) -> None:
         """Everything must be served again: by each node, in time."""
         limit = RECOVERY_S + (last.recovery_s if last else 0.0)
+        limit += PROMOTION_S if self.configuration.mirrors else 0.0
         ready = asyncio.create_task(asyncio.to_thread(self.cluster.wait_ready, READY_DEADLINE_S))
         probes = self.workload.probes()
         for probe in probes:
@@ -170,7 +208,7 @@ class Runner:
             return all(
                 key in self.board.seen[queue.name, group.name]
                 for name, key in taken
-                for queue in self.queues
+                for queue in self._read()
                 if queue.name == name
                 for group in queue.groups
             )
@@ -216,7 +254,7 @@ class Runner:
         come, told = False, ""
         while not come and self.board.now() < began + LEVEL_S:
             extents = await asyncio.to_thread(self.cluster.extents)
-            come = bool(extents[0]) and all(extent == extents[0] for extent in extents)
+            come = are_level(extents)
             told = "" if come else str(extents)
             await asyncio.sleep(POLL_S)
         now = self.board.now()
@@ -336,11 +374,29 @@ def run(
                 log = member.log.read_text("utf-8", "replace")
                 for moved in moves(log, history.epoch, member.wall.right):
                     history.write(moved)
+                for forced in forcings(log, member.name, history.epoch, member.wall.right):
+                    history.write(forced)
         finally:
             for member in cluster.members:
                 if member.log.exists():
                     shutil.copy(member.log, path.with_suffix(f".{member.name}.log"))
     return check_file(path)
+
+
+def are_level(extents: Sequence[Mapping[str, float]]) -> bool:
+    """Whether members have applied the same of every group. A mirrored group is not on all of them."""
+    groups = {group for extent in extents for group in extent}
+    return bool(groups) and all(
+        len(
+            {
+                extent.get(group)
+                for extent in extents
+                if group in extent or not group.startswith(mirrors.PREFIX)
+            }
+        )
+        == 1
+        for group in groups
+    )
 
 
 def moves(
@@ -354,4 +410,17 @@ def moves(
         if said is not None:
             time = right(datetime.fromisoformat(said["time"]).timestamp()) - epoch
             found.append(Moved(said["group"], round(time, 6)))
+    return found
+
+
+def forcings(
+    log: str, node: str, epoch: float, right: Callable[[float], float] = lambda shown: shown
+) -> list[Forced]:
+    """When a node says in its log that it leads although its copy lacks messages; see `moves`."""
+    found = []
+    for line in log.splitlines():
+        said = FORCED.match(line)
+        if said is not None:
+            time = right(datetime.fromisoformat(said["time"]).timestamp()) - epoch
+            found.append(Forced(said["group"], node, round(time, 6)))
     return found

@@ -19,10 +19,16 @@ ETCD_MEMBERS, ETCD_CLIENTS = 2380, 2379
 RAFT_PORTS = (DEFAULT, HOT)
 PEER_PORTS = (TRANSPORT, *RAFT_PORTS)
 HEARTBEAT_S, ELECTION_S, ACK_TIMEOUT_S = 0.15, 1.0, 5.0
+TICK_S = 3.0
+"""After which the leader of a mirrored queue does without a mirror that is connected and silent."""
+PROMOTION_S = 15.0
+"""In which another mirror leads after a node has ended: its lease in etcd ends after ten seconds."""
 VISIBILITY_S = 20.0
 """After which a message whose consumer is silent goes to another."""
 
 WORK, QUORUM, STREAM, DECLARED = "chaos-work", "chaos-hot", "chaos-stream", "chaos-declared"
+MIRRORED, KEPT = "chaos-mirrored", "chaos-kept"
+"""Mirrored queues: one that is consumed all the time, and one that keeps everything until nothing more is published."""
 BOTH = "chaos/both"
 """What is published to this topic goes to two queues, in two groups."""
 AMQP_GROUP = "(amqp)"
@@ -44,6 +50,16 @@ def queues(declared: bool, dead_letters: bool) -> tuple[Queue, ...]:
     if declared:
         found.append(Queue(DECLARED, "quorum", "default", (amqp,), ""))
     return tuple(found)
+
+
+def mirrored_queues(offsets: bool) -> tuple[Queue, ...]:
+    """The queues of a run with mirrored queues. ``offsets``: an MQTT group, which is told them, is one of the readers."""
+    amqp = Group(AMQP_GROUP, False)
+    groups = (Group(WORKERS, True), amqp) if offsets else (amqp,)
+    return (
+        Queue(MIRRORED, "classic", "mirrored", groups, ""),
+        Queue(KEPT, "classic", "mirrored", (amqp,), ""),
+    )
 
 
 def peer_host(node: int, other: int, proxied: bool) -> int:
@@ -146,6 +162,7 @@ def _cluster(
     }
     return {
         "enabled": True,
+        "net_ticktime": f"{TICK_S:g}s",
         "node_id": f"node{node}",
         "transport": transport,
         "raft": raft,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ from tests.chaos.records import (
     Drained,
     Fault,
     Finding,
+    Forced,
     Group,
     History,
     HistoryError,
@@ -40,7 +42,7 @@ from tests.chaos.records import (
     read,
 )
 from tests.chaos.report import Report, examine
-from tests.chaos.run import moves
+from tests.chaos.run import forcings, moves
 
 WORK, STREAM, DEAD = "work", "stream", "$dlq/work"
 RUN = Run(
@@ -136,6 +138,34 @@ def test_i1_a_confirmed_message_that_a_group_was_not_given_is_lost() -> None:
     assert (report.lost, report.ok) == (1, 4)
     assert "1/3 was confirmed by node1 over mqtt at 3.010 s" in report.violations[0][1]
     assert "1 confirmed lost" in report.lines()[-1]
+
+
+def test_i1_a_mirror_that_was_not_synchronised_may_lack_what_was_confirmed_during_the_fault() -> (
+    None
+):
+    at = Forced("mirrors-1", "node2", 4.5)
+    report = broken([fault(2.9, 4.0), at], given_to("g", 3))
+    assert report.clean
+    assert (report.lost, report.forced, report.given_up, report.ok) == (0, 1, 1, 4)
+    assert (
+        "unsynchronised mirrors that came to lead: 1; confirmed messages that they lacked: 1"
+        in (report.lines())
+    )
+    elsewhere: list[list[Record]] = [[fault(3.5, 4.0), at], [fault(2.9, 4.0)], [at]]
+    for extra in elsewhere:
+        assert broken(extra, given_to("g", 3)).lost == 1
+    earlier = at._replace(time=3.0)
+    assert broken([fault(2.9, 4.0), earlier], given_to("g", 3)).lost == 1, "it led already"
+
+
+def test_nodes_say_that_a_mirror_leads_that_lacks_messages() -> None:
+    log = (
+        "2026-11-29 07:51:20.235Z error    shard-0    an unsynchronised mirror leads a group: what it lacks"
+        " is lost  group=mirrors-c5fd66d90dc795a8 entries=812\n"
+        "2026-11-29 07:51:21.000Z warning  control    a mirror becomes the leader of a group  group=g node=a\n"
+    )
+    epoch = datetime(2026, 11, 29, 7, 51, tzinfo=UTC).timestamp()
+    assert forcings(log, "node2", epoch) == [Forced("mirrors-c5fd66d90dc795a8", "node2", 20.235)]
 
 
 def test_i1_what_was_not_confirmed_may_be_there_or_not() -> None:

@@ -12,16 +12,25 @@ import pytest
 from fluxmq.settings.load import load
 from tests.chaos.__main__ import main
 from tests.chaos.board import Board, Host, until
-from tests.chaos.configurations import BY_NAME, CONFIGURATIONS, SHORT
+from tests.chaos.configurations import BY_NAME, CONFIGURATIONS, MIRRORS, SHORT
+from tests.chaos.mirrors import definition
 from tests.chaos.operators import Asked
 from tests.chaos.publishers import NACK_PAUSE_S, Publisher, Route
 from tests.chaos.records import OK, UNKNOWN, History, Publish, read
-from tests.chaos.settings import PEER_PORTS, aliases, node_settings
+from tests.chaos.run import are_level
+from tests.chaos.settings import (
+    AMQP_GROUP,
+    PEER_PORTS,
+    WORKERS,
+    aliases,
+    mirrored_queues,
+    node_settings,
+)
 
 
 def test_the_campaign_has_24_configurations_of_every_kind_of_fault() -> None:
     assert len(CONFIGURATIONS) == 24
-    assert len(BY_NAME) == len(CONFIGURATIONS) + len(SHORT)
+    assert len(BY_NAME) == len(CONFIGURATIONS) + len(MIRRORS) + len(SHORT)
     kinds = {step.fault.kind.split()[0] for each in CONFIGURATIONS for step in each.steps}
     outside = {"F14"}
     assert kinds == {f"F{number}" for number in range(1, 21)} - outside
@@ -61,6 +70,31 @@ def test_the_nodes_settings_load(tmp_path: Path, nodes: int, proxied: bool) -> N
         hosts = {address.rpartition(":")[0] for address in loaded.cluster.raft.peers.values()}
         assert {int(host.rpartition(".")[2]) in aliases(nodes) for host in hosts} <= {proxied}
     assert len(set(PEER_PORTS)) == 3
+
+
+def test_members_are_level_when_those_that_have_a_group_have_applied_the_same_of_it() -> None:
+    one = {"default": 8.0, "mirrors-1": 5.0}
+    assert are_level([one, one, {"default": 8.0}]), "a mirrored group is not everywhere"
+    assert not are_level([one, {**one, "mirrors-1": 4.0}])
+    assert not are_level([one, {"mirrors-1": 5.0}]), "the other is"
+    assert not are_level([one, {}])
+    assert not are_level([{}, {}])
+
+
+def test_mirrored_queues_are_read_by_a_group_that_is_told_offsets_unless_these_may_change() -> None:
+    names = {each.name: each for each in MIRRORS}
+    assert {each.mirrors for each in MIRRORS} == {"when-synced", "always"}
+    always, waits = names["mirrors-always"], names["mirrors-waits"]
+    assert always.mirrors == "always"
+    assert waits.steps == always.steps, "what the policy decides"
+    assert json.loads(definition("when-synced", pair=False)) == {
+        "ha-mode": "all",
+        "ha-sync-mode": "automatic",
+        "ha-promote-on-failure": "when-synced",
+        "ha-promote-on-shutdown": "when-synced",
+    }
+    assert [group.name for group in mirrored_queues(True)[0].groups] == [WORKERS, AMQP_GROUP]
+    assert [group.name for group in mirrored_queues(False)[0].groups] == [AMQP_GROUP]
 
 
 class Told(Publisher):

@@ -9,6 +9,7 @@ from tests.chaos.consumers import (
     Amqp10Consumer,
     AmqpConsumer,
     Auditor,
+    LateConsumer,
     MqttConsumer,
 )
 from tests.chaos.publishers import (
@@ -22,6 +23,8 @@ from tests.chaos.records import Key
 from tests.chaos.settings import (
     AMQP_GROUP,
     DECLARED,
+    KEPT,
+    MIRRORED,
     QUORUM,
     STREAM,
     TAIL,
@@ -69,6 +72,8 @@ class Workload:
         return Route(number, queues, window, RATE, time_to_live=time_to_live)
 
     def _publishers(self) -> list[Publisher]:
+        if self.configuration.mirrors:
+            return self._publishers_of_mirrored()
         board = self.board
         found: list[Publisher] = []
         for place, queue in enumerate((WORK, QUORUM, STREAM)):
@@ -86,7 +91,32 @@ class Workload:
             found.append(AmqpPublisher(board, "pa-declared", 2, route, declare=True))
         return found
 
+    def _publishers_of_mirrored(self) -> list[Publisher]:
+        board = self.board
+        found: list[Publisher] = []
+        for place, queue in enumerate((MIRRORED, KEPT)):
+            over_amqp = self._route(place + 11, queue, time_to_live=TIME_TO_LIVE_S)
+            found.append(MqttPublisher(board, f"pm-{queue}", place, self._route(place + 1, queue)))
+            found.append(AmqpPublisher(board, f"pa-{queue}", place + 1, over_amqp))
+            found.append(
+                Amqp10Publisher(board, f"p1-{queue}", place + 2, self._route(place + 41, queue))
+            )
+        return found
+
+    def _consumers_of_mirrored(self) -> list[Roamer]:
+        board = self.board
+        found: list[Roamer] = [
+            AmqpConsumer(board, "ca-mirrored", 1, MIRRORED, AMQP_GROUP),
+            Amqp10Consumer(board, "c1-mirrored", 2, MIRRORED, AMQP_GROUP),
+            LateConsumer(board, "ca-kept", 0, KEPT, AMQP_GROUP),
+        ]
+        if self.configuration.mirrors == "when-synced":
+            found.append(MqttConsumer(board, "cm-mirrored", 0, MIRRORED, WORKERS))
+        return found
+
     def _consumers(self) -> list[Roamer]:
+        if self.configuration.mirrors:
+            return self._consumers_of_mirrored()
         board = self.board
         reject = rejected if self.configuration.dead_letters else lambda key: False
         found: list[Roamer] = [
@@ -109,7 +139,9 @@ class Workload:
         return found
 
     def auditors(self) -> list[Auditor]:
-        """A reader of the stream over each node."""
+        """A reader of the stream over each node, if there is one."""
+        if self.configuration.mirrors:
+            return []
         return [
             Auditor(self.board, f"audit-{host.name}", place, STREAM)
             for place, host in enumerate(self.board.hosts)
@@ -118,8 +150,9 @@ class Workload:
     def probes(self) -> list[Publisher]:
         """One publisher per node and queue, to see whether it is served there."""
         found: list[Publisher] = []
+        probed = (MIRRORED, KEPT) if self.configuration.mirrors else (WORK, QUORUM, STREAM)
         for place, host in enumerate(self.board.hosts):
-            for at, queue in enumerate((WORK, QUORUM, STREAM)):
+            for at, queue in enumerate(probed):
                 route = Route(900 + 10 * place + at, (queue,), 1, 20.0, count=1)
                 found.append(MqttPublisher(self.board, f"probe-{host.name}-{queue}", place, route))
         return found
