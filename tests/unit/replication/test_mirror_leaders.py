@@ -57,8 +57,10 @@ class NamedLeader:
         self.member = LoneMember(directory / "node1", runner)
         self.member.append(3)
         self.control = AskedControl()
-        self.mirrors = self.member.cluster.mirrors
-        self.mirrors.connect(self.control)
+        mirrors = self.member.cluster.members.mirrors
+        assert mirrors is not None
+        self.mirrors = mirrors
+        self.mirrors.request = self.control.request
         self.know(TERM, NODES)
 
     def know(self, epoch: int, synchronised: tuple[str, ...]) -> None:
@@ -119,6 +121,7 @@ def test_a_leader_that_is_doubted_does_not_do_without_who_doubts_it(named: Named
 
 
 def test_a_voter_out_of_contact_leaves_the_record_and_is_demoted(named: NamedLeader) -> None:
+    """S3-03, S4-48: until then, what waits for it is not committed."""
     assert named.change() is None
     assert named.control.asked == []
     named.member.now += APART_SECONDS
