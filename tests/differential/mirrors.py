@@ -43,7 +43,7 @@ PARTITIONS = {"minority": "pause_minority"}
 OWN = ("forget",)
 """Areas whose cases have a cluster each, since they leave it with fewer nodes."""
 
-COLUMNS = ("name", "policy", "pid", "mirror_pids", "synchronised_mirror_pids")
+COLUMNS = ("name", "policy", "pid", "slave_pids", "synchronised_slave_pids")
 PID = re.compile(r"<(.+)\.\d+\.\d+\.\d+>")
 ROW_S = 30.0
 LOOK_S = 0.3
@@ -90,8 +90,8 @@ def row_of(listed: dict[str, Any], letters: dict[str, str]) -> Row:
     return Row(
         node_of(str(listed.get("pid", "")), letters),
         str(listed.get("policy") or ""),
-        nodes("mirror_pids"),
-        nodes("synchronised_mirror_pids"),
+        nodes("slave_pids"),
+        nodes("synchronised_slave_pids"),
     )
 
 
