@@ -429,12 +429,17 @@ def _drain(node: TargetNode, options: argparse.Namespace) -> list[str]:
 def _hand_over(node: TargetNode, name: str) -> tuple[list[str], Sequence[str]]:
     """Transfer the leadership of this node's groups; return those that it led until now although others
     could, and why it may not stop."""
+    from fluxmq.settings.group_names import is_mirrored  # takes long to load
+
     with node.require() as caller:
         rows = RaftListing.from_body(caller.call(RAFT, {})).groups
         led = [
             row.group
             for row in rows
-            if row.leader == name and row.shard >= 0 and _has_heir(row.members, name)
+            if row.leader == name
+            and row.shard >= 0
+            and not is_mirrored(row.group)  # handed over as the node stops
+            and _has_heir(row.members, name)
         ]
         for group in led:
             try:

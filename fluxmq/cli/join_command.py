@@ -51,6 +51,7 @@ from fluxmq.ipc.row_messages import (
     Listed,
     ListRequest,
 )
+from fluxmq.settings.group_names import is_mirrored
 
 if TYPE_CHECKING:
     from fluxmq.settings import Settings
@@ -211,6 +212,8 @@ def leave(node: TargetNode, options: argparse.Namespace) -> list[str]:
         _say(f"{name} accepts no client connections any more")
         _part_from_clients(caller, options)
         for group in sorted(_rows_of(caller, name)):
+            if is_mirrored(group):
+                continue  # others lead it, and do without this node, once it has left
             if not options.shrink:
                 move_copy(caller, group, others, options.wait)
             _until(partial(_leave_group, caller, group, name), options.wait, "is still a member of")

@@ -18,7 +18,8 @@ from fluxmq.cli.formats import said, table
 from fluxmq.cli.node import TargetNode
 from fluxmq.control.columns import LISTS
 from fluxmq.ipc.mirror_messages import CANCEL_SYNC_QUEUE, SYNC_QUEUE, MirroredQueue, SyncState
-from fluxmq.ipc.row_messages import ListRequest, TableRow
+from fluxmq.ipc.node_messages import DESCRIBE_NODE, NodeDescription
+from fluxmq.ipc.row_messages import QUEUES, ListRequest, TableRow
 from fluxmq.routing.topology.mirror_keys import (
     ALWAYS,
     BATCH_KEY,
@@ -64,12 +65,63 @@ def verbs(rows: Rows) -> dict[str, Verb]:
             text = orjson.dumps({**failed, "message": message}).decode()
         raise ExitError(EXIT_REFUSED, text)
 
+    def check_node(node: TargetNode, options: argparse.Namespace) -> list[str]:
+        with node.require() as caller:
+            described = NodeDescription.from_body(caller.call(DESCRIBE_NODE, {}))
+        name = described.name
+        found: list[TableRow] = []
+        if described.nodes != (name,):
+            columns = ("vhost", "name", "leader", "synchronised_mirror_nodes")
+            every, _missing = rows(node, ListRequest(QUEUES, columns))
+            alone = (each for each in every if each["synchronised_mirror_nodes"] == [])
+            found = [each for each in alone if each["leader"] == name]
+        return _checked_node(options, name, found, alone=described.nodes == (name,))
+
     return {
+        "check_if_node_is_mirror_sync_critical": check_node,
         "sync_queue": _sync,
         "cancel_sync_queue": _cancel,
         "check_if_cluster_has_classic_queue_mirroring_policy": check,
         "list_policies_with_classic_queue_mirroring": list_policies,
     }
+
+
+def _checked_node(
+    options: argparse.Namespace, name: str, found: list[TableRow], *, alone: bool
+) -> list[str]:
+    """Return the lines of a check of a node that passed. Exits if it did not."""
+    json = options.formatter == "json"
+    if found:
+        readable = [f"queue '{each['name']}' in vhost '{each['vhost']}'" for each in found]
+        text = "\n".join(
+            f"{each} would lose its only synchronised replica (master) if node {name} is stopped"
+            for each in readable
+        )
+        if json:
+            text = orjson.dumps(
+                {
+                    "result": "error",
+                    "queues": [
+                        {"readable_name": text, "name": each["name"], "virtual_host": each["vhost"]}
+                        for text, each in zip(readable, found, strict=True)
+                    ],
+                    "message": f"Node {name} reported local classic mirrored queues without online"
+                    " synchronised mirrors",
+                }
+            ).decode()
+        raise ExitError(EXIT_REFUSED, text)
+    if json:
+        return [orjson.dumps({"result": "ok"}).decode()]
+    passed = f"Node {name} reported no classic mirrored queues without online synchronised mirrors"
+    if alone:
+        passed = (
+            f"Node {name} seems to be the only one in a single node cluster, the check does not"
+            " apply"
+        )
+    title = (
+        f"Checking if node {name} is critical for data safety of any classic mirrored queues ..."
+    )
+    return said(options, title) + ([] if options.silent else [passed])
 
 
 def warnings_of(definition: Mapping[str, Any]) -> Iterator[str]:

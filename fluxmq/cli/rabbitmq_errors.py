@@ -45,6 +45,7 @@ _EMPTY_LISTS: Final = ("list_queues", "list_exchanges", "list_bindings")
 """Lists that are empty for a virtual host that does not exist."""
 _PLAIN: Final = (
     *("check_alarms", "check_if_cluster_has_classic_queue_mirroring_policy"),
+    "check_if_node_is_mirror_sync_critical",
     *("check_port_listener", "node_health_check"),
 )
 """Checks whose sentence stands alone when they fail."""

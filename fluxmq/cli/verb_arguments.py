@@ -331,12 +331,20 @@ def _mirrors(commands: Commands) -> None:
     _verb(commands, "sync_queue", text, queue, vhost=True)
     text = "stop synchronising the mirrors of a queue"
     _verb(commands, "cancel_sync_queue", text, ("queue", "the queue's name"), vhost=True)
-    check = _verb(
-        commands,
-        "check_if_cluster_has_classic_queue_mirroring_policy",
-        "check that no policy mirrors queues (exit code 1 if one does)",
-    )
-    check.add_argument("--formatter", choices=FORMATTERS, default="table", help="json: one object")
+    for name, text in (
+        (
+            "check_if_cluster_has_classic_queue_mirroring_policy",
+            "check that no policy mirrors queues (exit code 1 if one does)",
+        ),
+        (
+            "check_if_node_is_mirror_sync_critical",
+            "check that every mirrored queue that the node leads has a synchronised mirror online",
+        ),
+    ):
+        check = _verb(commands, name, text)
+        check.add_argument(
+            "--formatter", choices=FORMATTERS, default="table", help="json: one object"
+        )
     name = "list_policies_with_classic_queue_mirroring"
     _formatted(_verb(commands, name, "list the policies that mirror queues"))
 

@@ -162,7 +162,8 @@ class Clustering:
         for shard, outcomes in zip(shards, found, strict=True):
             if outcomes is None:
                 raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time")
-            rows += outcomes.rows
+            # Nobody votes in a mirrored group, so that it has no majority to lose.
+            rows += (each for each in outcomes.rows if not is_mirrored(each.group))
         return GroupOutcomes(tuple(sorted(rows, key=lambda row: row.group)))
 
     async def _forget(self, wanted: ForgetNode) -> GroupOutcomes:

@@ -66,6 +66,7 @@ from fluxmq.routing.topology.records import (
     Vhost,
 )
 from fluxmq.routing.topology.topology import Topology, global_parameters
+from fluxmq.settings.group_names import is_mirrored
 
 _log = get_logger(__name__)
 
@@ -172,6 +173,15 @@ class Listings:
             for key, row in rows.items():
                 if isinstance(row.get("messages"), int):
                     found[key] = row["messages"]
+        return found
+
+    def without_mirrors(self) -> list[QueueRecord]:
+        """Return the mirrored queues that this node leads while no synchronised mirror is online."""
+        found = []
+        for queue in self._topology().queues():
+            state = self._mirrors(queue) if is_mirrored(queue.group) else None
+            if state is not None and state.leader == self._node and not state.synchronised:
+                found.append(queue)
         return found
 
     async def _complete(

@@ -58,6 +58,17 @@ def mirror_state(
     )
 
 
+def unsynchronised(
+    leader: str, joining: Sequence[str], online: Collection[str], *, syncing: bool
+) -> MirrorState | None:
+    """Return the state of a queue that is on one node, and will have mirrors on others; None if on none."""
+    mirrors = tuple(each for each in joining if each != leader)
+    if not mirrors:
+        return None
+    there = tuple(each for each in mirrors if each in online)
+    return MirrorState(leader, there, (), mirrors, syncing)
+
+
 def mirror_columns(queue: QueueRecord, state: MirrorState | None) -> TableRow:
     """Return the columns of a queue: lists of its mirrors, None where it is not mirrored."""
     if state is None:

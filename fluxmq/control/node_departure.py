@@ -22,6 +22,7 @@ from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, ERROR_INVALID, Body, C
 from fluxmq.ipc.node_messages import NODE_LEFT, NodeLeft
 from fluxmq.logs import get_logger
 from fluxmq.routing.topology.topology import Topology
+from fluxmq.settings.group_names import is_mirrored
 from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,11 @@ class Departure:
         found = Obstacles(tuple(against), tuple(losses(own)), others)
         if wanted.check:
             return found.to_body()
-        left = [row.group for row in listing.groups if _has(row, self._node)]
+        left = [
+            row.group
+            for row in listing.groups
+            if _has(row, self._node) and not is_mirrored(row.group)
+        ]
         if left:
             text = (
                 f"this node is still a member of {', '.join(left[:NAMED_MAX])}: shrink them first"
@@ -154,6 +159,11 @@ def obstacles(listing: RaftListing, node: str, others: Collection[str] = ()) -> 
         remaining = [each for each in voters if each.node != node]
         if len(remaining) == len(voters):
             continue  # it is a learner
+        if is_mirrored(row.group):
+            if not remaining:
+                text = f"group {row.group}: no other node has all messages of its mirrored queues"
+                found.append(f"{text}; wait for their mirrors, or change their policies")
+            continue
         if not remaining and others:
             continue
         if not remaining:

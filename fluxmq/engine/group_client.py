@@ -332,6 +332,11 @@ class GroupClient:
 
     # Consumers
 
+    @property
+    def term(self) -> int:
+        """Term of the group's leader."""
+        return self._route.term
+
     def attach(self, wanted: AttachRequest, port: ConsumerPort, done: Attaching) -> None:
         """Attach a consumer to the leader; ``done`` is called once it is accepted or refused."""
         if self._away and wanted.queue in self._away:

@@ -1,8 +1,8 @@
 """A consumer that stays attached to a replicated group while leadership moves, and while its queue
 moves to another group.
 
-It is reattached to each new leader. Its unacked messages are redelivered, and what it settles in
-between is refused, never applied here.
+It is reattached to each new leader, or cancelled if its client has asked for that. Its unacked
+messages are redelivered, and what it settles in between is refused, never applied here.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class HandleOwner(Protocol):
     def of_node(self) -> bool:
         """Whether the group is this node's own: its consumers do not follow it."""
 
+    @property
+    def term(self) -> int:
+        """Term of the group's leader."""
+
     def now(self) -> float:
         """Return the time in seconds."""
 
@@ -70,6 +74,8 @@ class LeaderHandle:
         self._life = 0
         """Number of attachments so far: calls from an earlier one are ignored."""
         self._stopped = False
+        self._term = -1
+        """Term of the leader of this group that attached it last, -1 for none."""
         self._last = -1
         """The highest offset that was delivered."""
         self.waiting = True
@@ -92,14 +98,19 @@ class LeaderHandle:
             done(UNREACHABLE, None)
 
     def attach(self, target: GroupTarget) -> None:
-        """Ask the current leader to attach it."""
+        """Ask the current leader to attach it, unless it is to be cancelled by a failover."""
         self.waiting = False
         self._life += 1
-        life = self._life
+        life, term = self._life, self._client.term
+        if self._wanted.cancel_on_failover and self._term >= 0 and self._term != term:
+            self._client.forget(self)
+            self._port.cancelled()
+            return
         port = self._port if self._client.of_node else _LeaderPort(self, life)
 
         def attached(answer: Attached, handle: ConsumerHandle | None) -> None:
             if life == self._life:
+                self._term = self._term if handle is None else term
                 self._attached(answer, handle)
             elif handle is not None:
                 handle.detach()
@@ -124,6 +135,7 @@ class LeaderHandle:
     def follow(self, client: HandleOwner) -> None:
         """Follow the queue into another group."""
         self._life += 1
+        self._term = -1
         self._client = client
         self.waiting = True
         handle, self._handle = self._handle, None

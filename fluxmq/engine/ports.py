@@ -54,6 +54,7 @@ class AttachRequest:
     others; 0 uses the queue's setting. ``references``: it is sent offsets and reads the messages
     from its node's own replica. ``asker``: id of the requesting connection, which may own the
     queue; empty for MQTT. ``abroad``: it is on another node; not sent, but known by the link.
+    ``cancel_on_failover``: it is cancelled, instead of attached to another leader; not sent either.
     """
 
     queue: str
@@ -73,6 +74,7 @@ class AttachRequest:
     references: bool = False
     asker: str = ""
     abroad: bool = False
+    cancel_on_failover: bool = False
 
 
 def wants_activity(wanted: AttachRequest) -> bool:

@@ -107,8 +107,8 @@ class RemoteShard:
         number = next(self._numbers)
         self._ports[number] = port
         self._attaching[number] = done
-        # All but `abroad`, which the link says.
-        self._link.send_control("attach", number, *astuple(wanted)[:-1])
+        # All but `abroad`, which the link says, and the failover, which the consumer's shard notices.
+        self._link.send_control("attach", number, *astuple(wanted)[:-2])
 
     def settle(
         self,

@@ -139,6 +139,30 @@ OF_CLUSTERS: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_mirrored_groups",
+        _G,
+        "Groups of mirrored queues that the cluster has.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_mirror_promotions_total",
+        _C,
+        "Mirrors that this node has made leaders of their groups.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_mirrors_failures_total",
+        _C,
+        "Requests to etcd about mirrored groups that have failed, and records that make no sense.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_mirror_moves_waiting",
+        _G,
+        "Queues here that get more mirrors once they are empty, or when that is asked for.",
+        scope=Scope.NODE,
+    ),
+    Metric(
         "fluxmq_metadata_revision",
         _G,
         "Revision of etcd at which topology and users last changed, as this node has them.",

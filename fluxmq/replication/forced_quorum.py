@@ -18,6 +18,7 @@ from fluxmq.ipc.placements import shard_of
 from fluxmq.raft.memberships import encode_membership
 from fluxmq.raft.types import MEMBERSHIP, Membership
 from fluxmq.replication.member_record import MemberRecord, random_number, read_record, write_record
+from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import DataPaths, name_of, read_placement
@@ -44,11 +45,16 @@ class Forcing:
         self._own = member_number(settings.cluster.node_id)
 
     def groups(self) -> list[str]:
-        """Return the replicated groups of which this node is a member. Raises StorageError."""
+        """Return the replicated groups of which this node is a member. Raises StorageError. Records in
+        etcd decide about copies of mirrored groups."""
         if not self._files.exists(self._paths.groups):
             return []
         names = (name_of(each) for each in self._files.listdir(self._paths.groups))
-        return sorted(name for name in names if name is not None and self._hosts(name))
+        return sorted(
+            name
+            for name in names
+            if name is not None and not is_mirrored(name) and self._hosts(name)
+        )
 
     def _hosts(self, name: str) -> bool:
         record = read_record(self._files, self._paths, name)
@@ -57,6 +63,11 @@ class Forcing:
     def force(self, group: str, *, apply: bool) -> dict[str, Any]:
         """Inspect a group, or make this replica authoritative; return what it held. Raises
         StorageError."""
+        if is_mirrored(group):
+            raise StorageError(
+                f"{group} is a group of mirrored queues: start this node, and run fluxmqctl forget_node"
+                " for a leader that is gone for good"
+            )
         record = read_record(self._files, self._paths, group)
         if record is None or not record.hosted:
             raise StorageError(f"this node has no copy of a replicated group {group}")

@@ -21,7 +21,7 @@ ASK_AGAIN_SECONDS: Final = 1.0
 """Time before the record is asked again for what it has refused."""
 
 
-class MirrorKeeper(Protocol):
+class VoterRecord(Protocol):
     """Changes the record of an appointed group for its leader, if it names that for ``term``.
 
     ``answered`` is called once, with False if the record was not changed, or if that is unknown.
@@ -59,8 +59,8 @@ class LedGroup(NamedTuple):
 class MirrorVoters:
     """Decides about the voters of one group, while this node leads it. ``now`` returns seconds."""
 
-    def __init__(self, keeper: MirrorKeeper, now: Callable[[], float]) -> None:
-        self._keeper = keeper
+    def __init__(self, record: VoterRecord, now: Callable[[], float]) -> None:
+        self._record = record
         self._now = now
         self._term = 0
         self._asked: set[int] = set()
@@ -111,7 +111,7 @@ class MirrorVoters:
         if number in group.lost or number in group.gone:
             self._asked.add(number)
             self._entered.discard(number)
-            self._keeper.leave(group.term, number, self._answer(number, self._left))
+            self._record.leave(group.term, number, self._answer(number, self._left))
         elif (
             group.commits
             and number in group.committed.voters
@@ -119,7 +119,7 @@ class MirrorVoters:
             and number not in group.synchronised
         ):
             self._asked.add(number)
-            self._keeper.enter(group.term, number, self._answer(number, self._entered))
+            self._record.enter(group.term, number, self._answer(number, self._entered))
 
     def _answer(self, number: int, into: set[int]) -> Callable[[bool], None]:
         term = self._term

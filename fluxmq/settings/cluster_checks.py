@@ -406,10 +406,10 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
             names = ", ".join(f"cluster.{name}" for name in given)
             yield f"{names}: accepted and not used, since cluster.enabled is false."
     else:
-        if "cluster_partition_handling" in given:
+        if cluster.cluster_partition_handling != "pause_minority":
             yield (
-                "cluster.cluster_partition_handling: not used: it applies to mirrored queues, which this"
-                " version does not have. In a replicated queue's group only a majority goes on."
+                f"cluster.cluster_partition_handling: not used: {cluster.cluster_partition_handling} would"
+                " lose confirmed messages of mirrored queues, which behave as under pause_minority."
             )
         yield from _of_transport(cluster.transport)
         if cluster.confined:

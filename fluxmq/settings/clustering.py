@@ -248,8 +248,8 @@ class ClusterSettings(Section):
     """Nodes that the cluster began with, on which the groups of this file begin; by default, this node
     and cluster.transport.peers. Equal on all nodes whose files name each other."""
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
-    """Behaviour of mirrored queues when nodes lose contact with each other. Not used: this version
-    has no mirrored queues, and in a replicated queue's group only a majority goes on."""
+    """Behaviour of mirrored queues when nodes lose contact with each other. It is always that of
+    pause_minority: with the others, RabbitMQ loses messages that were confirmed."""
     net_ticktime: Annotated[Duration, Field(ge=1, le=86_400)] = 60.0
     """Longest time for which a mirrored queue's publishers wait for a mirror that is connected and does
     not answer; then the queue goes on without it."""

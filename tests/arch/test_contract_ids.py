@@ -1,4 +1,4 @@
-"""Statements of docs/contract.md and the tests that carry their ids."""
+"""Statements of docs/contract.md and docs/mirroring.md, and the tests that carry their ids."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ID = re.compile(r"\bS[12]-\d\d\b")
+MIRRORING = re.compile(r"\bS[34]-\d\d\b")
 
 
-def carried() -> Iterator[tuple[str, str]]:
+def carried(ids: re.Pattern[str] = ID) -> Iterator[tuple[str, str]]:
     """The ids in the docstrings of tests, with the test's name."""
     for file in (ROOT / "tests").rglob("test_*.py"):
         text = file.read_text("utf-8")
-        if not ID.search(text):
+        if not ids.search(text):
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
                 "test_"
             ):
-                for found in ID.findall(ast.get_docstring(node) or ""):
+                for found in ids.findall(ast.get_docstring(node) or ""):
                     yield found, node.name
 
 
@@ -33,3 +34,14 @@ def test_every_statement_about_clusters_has_a_test() -> None:
     assert len(ids) == len(set(ids)) == 22 + 36
     assert {each for each, _ in carried()} == set(ids)
     assert set(ID.findall(otherwise)) <= set(ids)
+
+
+def test_every_statement_about_mirrored_queues_is_explained_and_shown_by_the_test_that_is_named() -> (
+    None
+):
+    text = (ROOT / "docs/mirroring.md").read_text("utf-8")
+    rows = re.findall(r"^\| (S[34]-\d\d) \| (.+) \| (.+) \| (?:`(\w+)`)? ?\|$", text, re.MULTILINE)
+    expected = [f"S3-{n:02}" for n in range(1, 10)] + [f"S4-{n:02}" for n in range(1, 78)]
+    assert [row[0] for row in rows] == expected
+    shown = set(carried(MIRRORING))
+    assert [row for row in rows if row[3] and (row[0], row[3]) not in shown] == []

@@ -6,6 +6,7 @@ otherwise) on free loopback ports, and for saying which of them leads a group. A
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import psutil
 import yaml
 
 from fluxmq.cli.main import run as fluxmqctl
-from fluxmq.settings.group_names import SetGroup, name_of_set
+from fluxmq.settings.group_names import MIRRORED, SetGroup, name_of_set
 from fluxmq.settings.node_sets import id_of_set
 from fluxmq.settings.plans import derived_offset
 from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
@@ -46,6 +48,25 @@ WITH_FOURTH = dict.fromkeys(NODES, 0) | {"node4": 1}
 OF_FOURTH = name_of_set(SetGroup(id_of_set(WITH_FOURTH), 3, "node4"))
 """The group of queues that this one leads."""
 DERIVED.append(derived_offset(OF_FOURTH))
+RULES = ("always", "when-synced")
+"""When an unsynchronised mirror leads, by RabbitMQ's defaults."""
+
+
+def mirrored(leader: str, *mirrors: str) -> str:
+    """The name of the first group of queues that one of the nodes leads and others mirror."""
+    parts = (leader, *sorted(f"{node}=0" for node in (leader, *mirrors)), *RULES)
+    return MIRRORED + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+DERIVED += sorted(
+    {
+        derived_offset(mirrored(leader, *mirrors))
+        for leader in NODES
+        for count in range(len(NODES))
+        for mirrors in combinations([each for each in NODES if each != leader], count)
+    }
+    - {*DERIVED}
+)
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
 
 

@@ -247,3 +247,165 @@ def test_an_unsynchronised_mirror_leads_if_there_is_no_other_and_the_policy_lets
     first.broker.wait_ready(SECONDS)
     eventually(lambda: member(first).synchronised, "the former leader is a mirror", SECONDS)
     assert record().leader == third.name
+
+
+def test_mirrors_follow_the_listed_nodes_and_the_leader_stays_until_others_have_everything(
+    cluster: Cluster,
+) -> None:
+    """S4-15, S4-16, S4-19, S4-26, S4-28, S4-36, S4-55, S4-56, S4-75."""
+    first, second, third = cluster.nodes
+    control = first.broker.control
+
+    def policy(*nodes: str) -> None:
+        definition = json.dumps({"ha-mode": "nodes", "ha-params": nodes})
+        control("set_policy", "ha-nodes", r"^nodes\.", definition)
+
+    def nodes() -> tuple[str, set[str], set[str]]:
+        row = row_of(first, "nodes.listed")
+        pids = row["mirror_pids"] or [], row["synchronised_mirror_pids"] or []
+        mirrors, synchronised = ({pid[1:].split(".")[0] for pid in each} for each in pids)
+        return row["pid"][1:].split(".")[0], mirrors, synchronised
+
+    policy(first.name)
+    with channel_of(first) as channel:
+        channel.queue_declare("nodes.listed", durable=True)
+        for number in range(10):
+            channel.basic_publish("", "nodes.listed", b"%d" % number)
+    assert nodes() == (first.name, set(), set())
+    # By default mirrors of a queue that has messages wait for somebody to ask.
+    policy(second.name, third.name)
+    wanted = {second.name, third.name}
+    eventually(lambda: nodes() == (first.name, wanted, set()), "mirrors lack messages", SECONDS)
+    control("sync_queue", "nodes.listed")
+
+    def moved() -> bool:
+        leader, mirrors, synchronised = nodes()
+        return {leader, *mirrors} == wanted and {leader, *synchronised} == wanted
+
+    eventually(moved, "the listed nodes have it", SECONDS)
+    said = "Mirrored queue 'nodes.listed' in vhost '/': Adding mirror on node node2"
+    assert said in first.broker.log()
+    with channel_of(first) as channel:
+        declared = channel.queue_declare("nodes.listed", passive=True)
+        assert declared.method.message_count == 10
+
+
+def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other(
+    cluster: Cluster,
+) -> None:
+    """S4-39, S4-61, S4-63, S4-68."""
+    first, second, third = cluster.nodes
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.stopping", durable=True)
+        channel.basic_publish("", "ha.stopping", b"0")
+
+    (group,) = [
+        group
+        for group, each in records(second).items()
+        if len(each.members) == len(NODES) and each.leader == first.name
+    ]
+
+    def record() -> MirrorRecord:
+        return records(second)[group]
+
+    assert record().leader == first.name
+    began = time.monotonic()
+    first.stop()
+    eventually(lambda: record().leader != first.name, "another node leads", SECONDS)
+    with channel_of(second) as channel:
+        channel.basic_publish("", "ha.stopping", b"1")
+    print(f"handed over in {time.monotonic() - began:.1f} s")
+    assert first.name in [each.node for each in record().stopped]
+    first.start()
+    first.broker.wait_ready(SECONDS)
+    eventually(
+        lambda: all(each.synchronised for each in record().members), "it is a mirror", SECONDS
+    )
+    assert record().stopped == ()
+    with channel_of(third) as channel:
+        declared = channel.queue_declare("ha.stopping", passive=True)
+        assert declared.method.message_count == 2
+
+
+def test_a_shard_that_is_started_again_leads_its_groups_in_another_term(cluster: Cluster) -> None:
+    """S4-44, S4-45: nobody else leads them meanwhile."""
+    first, *_ = cluster.nodes
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.restarted", durable=True)
+        channel.basic_publish("", "ha.restarted", b"0")
+    epochs = {group: each.epoch for group, each in records(first).items()}
+    (shard,) = [each for each in first.processes() if "shard-0" in " ".join(each.cmdline())]
+    shard.kill()
+
+    def led_again() -> bool:
+        found = records(first)
+        mine = [group for group, each in found.items() if each.leader == first.name]
+        return bool(mine) and all(found[group].epoch > epochs[group] for group in mine)
+
+    eventually(led_again, "it leads again", SECONDS)
+    first.broker.wait_ready(SECONDS)
+    with channel_of(first) as channel:
+        channel.basic_publish("", "ha.restarted", b"1")
+        declared = channel.queue_declare("ha.restarted", passive=True)
+        assert declared.method.message_count == 2
+
+
+def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_forgotten(
+    cluster: Cluster,
+) -> None:
+    """S4-59, S4-63, S4-66, S4-69. The last test: a node does not come back."""
+    first, second, third = cluster.nodes
+    definition = json.dumps(
+        {
+            "ha-mode": "nodes",
+            "ha-params": [first.name, third.name],
+            "ha-promote-on-failure": "when-synced",
+            "ha-promote-on-shutdown": "always",
+        }
+    )
+    first.broker.control("set_policy", "ha-careful", r"^careful\.", definition)
+    with channel_of(first) as channel:
+        channel.queue_declare("careful.q", durable=True)
+        channel.basic_publish("", "careful.q", b"0")
+
+    def record() -> MirrorRecord:
+        found = [
+            each for each in records(second).values() if each.promote_on_failure == "when-synced"
+        ]
+        (each,) = found
+        return each
+
+    third.kill()
+    with channel_of(first) as channel:
+        channel.basic_publish("", "careful.q", b"1")
+    first.stop()
+    third.start()
+    third.broker.wait_ready(SECONDS)
+    assert record().leader == first.name
+    first.start()
+    first.broker.wait_ready(SECONDS)
+    with channel_of(second) as channel:
+
+        def counted() -> int:
+            declared = channel.queue_declare("careful.q", passive=True)
+            return int(declared.method.message_count)
+
+        eventually(lambda: counted() == 2, "everything is there", SECONDS)
+    eventually(
+        lambda: all(each.synchronised for each in record().members), "it is a mirror", SECONDS
+    )
+    first.kill()
+
+    def forgotten() -> bool:
+        try:
+            second.broker.control("forget_node", first.name)
+        except AssertionError as refusal:
+            print(str(refusal)[:300])
+        return record().member(first.name) is None
+
+    eventually(forgotten, "the node is forgotten", SECONDS)
+    assert record().leader == third.name
+    with channel_of(second) as channel:
+        channel.basic_publish("", "careful.q", b"2")
+        declared = channel.queue_declare("careful.q", passive=True)
+        assert declared.method.message_count == 3

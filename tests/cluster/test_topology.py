@@ -118,7 +118,7 @@ def test_a_queue_of_a_connection_is_reached_from_other_nodes(cluster: Cluster) -
     ids=["transient", "auto-delete", "durable auto-delete", "expiring", "quorum", "stream"],
 )
 def test_a_queue_is_declared_by_two_nodes_at_once(cluster: Cluster, values: dict[str, Any]) -> None:
-    """F1: whoever comes second gets the first one's queue, wherever it is, and uses it."""
+    """S4-30, F1: whoever comes second gets the first one's queue, wherever it is, and uses it."""
     first, second, _ = cluster.nodes
     name = f"both-{'-'.join(map(str, values))}-{len(str(values))}"
     with connected(first) as one, connected(second) as other:
@@ -209,7 +209,7 @@ def in_memory(node: Node, name: str) -> bool:
 
 
 def test_a_queue_in_the_memory_of_a_killed_node_goes(cluster: Cluster) -> None:
-    """A client that reconnects to another node declares it there."""
+    """S4-32: a client that reconnects to another node declares it there."""
     first, second, _ = cluster.nodes
     assert in_memory(second, "volatile")
     second.kill()
@@ -431,7 +431,7 @@ def test_events_of_all_nodes_come_once(cluster: Cluster) -> None:
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S2-01."""
+    """S2-01, S4-01."""
     first, second, third = cluster.nodes
     declare(first, "replicated", **{"x-queue-type": "quorum"})
     declare(second, "at-second")

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.mutations import (
     amqp10,
     amqp_hot,
+    appointed,
     batches,
     before_sync,
     clocks,
@@ -28,6 +29,7 @@ from tests.mutations import (
     memory,
     metadata,
     migrations,
+    mirrors,
     moving_sessions,
     node_publish,
     placement,
@@ -53,6 +55,7 @@ from tests.mutations.mutation import attempt, copy_tree, run_tests
 MUTATIONS = [
     *amqp10.MUTATIONS,
     *amqp_hot.MUTATIONS,
+    *appointed.MUTATIONS,
     *batches.MUTATIONS,
     *before_sync.MUTATIONS,
     *clocks.MUTATIONS,
@@ -66,6 +69,7 @@ MUTATIONS = [
     *memory.MUTATIONS,
     *metadata.MUTATIONS,
     *migrations.MUTATIONS,
+    *mirrors.MUTATIONS,
     *etcd.MUTATIONS,
     *management.MUTATIONS,
     *moving_sessions.MUTATIONS,

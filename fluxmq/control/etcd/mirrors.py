@@ -27,7 +27,6 @@ from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
     LOST,
-    MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
     MIRRORS,
@@ -46,7 +45,6 @@ from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/mirrors/"
 """Directly before `NODES`: one watch follows both."""
-KINDS: Final = (MIRROR_LEAD, MIRROR_CHANGE)
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 LOOK_SECONDS: Final = 1.0
@@ -333,6 +331,23 @@ class MirrorKeys:
             "a mirror becomes the leader of a group",
             extra={"group": group, "node": record.leader, "epoch": record.epoch},
         )
+
+    async def forget(self, node: str) -> None:
+        """Do without the copies of a node that is gone for good: others lead what it led, even those that
+        lack something. Raises RequestError."""
+
+        def decide(record: MirrorRecord, _moment: int) -> MirrorRecord | None:
+            return None if record.member(node) is None else mirror_records.forgotten(record, node)
+
+        try:
+            for group, kept in list(self._kept.items()):
+                if kept.record.member(node) is not None:
+                    after = await self.change(group, decide)
+                    if after is not None and after.leader != kept.record.leader:
+                        self._said_promoted(group, after)
+        except (EtcdError, ValueError) as problem:
+            self._failed("a node that is forgotten", problem)
+            raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _stop_orderly(self) -> None:
         """Say that this node stops, and have others lead the groups that it leads."""

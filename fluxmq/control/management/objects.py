@@ -136,6 +136,10 @@ class MessagingObjects:
             return [call.vhost]
         return [each.name for each in topology.vhosts() if call.caller.sees(each.name)]
 
+    def without_mirrors(self) -> list[QueueRecord]:
+        """Return the mirrored queues that this node leads while no synchronised mirror is online."""
+        return self._listings.without_mirrors()
+
     # Exchanges
 
     def _exchange_row(self, exchange: Exchange) -> JsonRow:

@@ -7,7 +7,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -51,7 +51,9 @@ from fluxmq.protocols.amqp091.methods import (
     QueueDeleteOk,
 )
 from fluxmq.routing.topology.arguments import EXCHANGE_TYPES
+from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.topology import Topology
+from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.schema import Settings
 
 ALIVENESS_QUEUE: Final = "aliveness-test"
@@ -144,7 +146,7 @@ class Overview:
             ApiRoute("GET", "healthchecks/node", self._ready),
             ApiRoute("GET", "healthchecks/node/{name}", self._ready),
             ApiRoute("GET", f"{check}/node-is-quorum-critical", self._quorum),
-            ApiRoute("GET", f"{check}/node-is-mirror-sync-critical", _healthy),
+            ApiRoute("GET", f"{check}/node-is-mirror-sync-critical", self._mirrors),
             ApiRoute("GET", f"{check}/port-listener/{{port}}", self._port),
             ApiRoute("GET", f"{check}/protocol-listener/{{protocol}}", self._protocol),
         ]
@@ -381,17 +383,27 @@ class Overview:
         critical = []
         for group in (await self._node.replicas()).groups:
             voters = [each for each in group.members if each.kind == "voter"]
+            if is_mirrored(group.group):
+                continue  # nobody votes there
             if not any(each.node == self._node.name for each in voters):
                 continue
             left = [each for each in voters if each.connected and each.node != self._node.name]
             if len(left) <= len(voters) // 2:
                 critical.append(group.group)
         reason = f"groups would lose their majority without this node: {', '.join(critical)}"
-        return _checked(not critical, reason, queues=self._endangered({*critical}))
+        queues = (each for each in self._node.topology().queues() if each.group in critical)
+        return _checked(not critical, reason, queues=self._endangered(queues))
 
-    def _endangered(self, groups: set[str]) -> list[JsonRow]:
-        """Return the first queues of groups, with RabbitMQ's words."""
-        queues = (each for each in self._node.topology().queues() if each.group in groups)
+    async def _mirrors(self, _call: Call) -> web.Response:
+        """Fail if mirrored queues would have no synchronised copy without this node."""
+        if not self._node.others:
+            return _checked(True, "")
+        found = self._objects.without_mirrors()
+        reason = "There are classic mirrored queues without online synchronised mirrors"
+        return _checked(not found, reason, queues=self._endangered(found))
+
+    def _endangered(self, queues: Iterable[QueueRecord]) -> list[JsonRow]:
+        """Return the first of these queues, with RabbitMQ's words."""
         return [
             {
                 "name": each.name,
@@ -465,10 +477,6 @@ def _checked(well: bool, reason: str, **more: object) -> web.Response:
     if well:
         return answer({"status": "ok"})
     return answer({"status": "failed", "reason": reason, **more}, 503)
-
-
-async def _healthy(_call: Call) -> web.Response:
-    return _checked(True, "")
 
 
 def _list_of(*rows: Mapping[str, Any]) -> Callable[[Call], Awaitable[web.Response]]:

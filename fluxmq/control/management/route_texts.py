@@ -67,7 +67,8 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "Check that every group keeps its majority without this node", "Check"
     ),
     "GET health/checks/node-is-mirror-sync-critical": RouteText(
-        "Succeed: there are no mirrored queues", "Check"
+        "Check that every mirrored queue that this node leads has a synchronised mirror online",
+        "Check",
     ),
     "GET health/checks/port-listener/{port}": RouteText(
         "Check that there is a listener on a port", "Check"

@@ -15,7 +15,13 @@ from typing import Final
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.errors import SoftError
 from fluxmq.protocols.amqp091.methods import BasicConsume
-from fluxmq.routing.topology.arguments import QUORUM, STREAM, age_seconds, consumer_timeout
+from fluxmq.routing.topology.arguments import (
+    CLASSIC,
+    QUORUM,
+    STREAM,
+    age_seconds,
+    consumer_timeout,
+)
 from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, named
 from fluxmq.routing.topology.values import type_name
@@ -27,6 +33,7 @@ from fluxmq.sessions.amqp091.refusals import error_from, not_implemented, precon
 PRIORITY_MAX: Final = (1 << 31) - 1
 """Consumer priorities are clamped to 32 bits, above and below zero."""
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
+FAILOVER_KEY: Final = "x-cancel-on-ha-failover"
 OFFSET_MAX: Final = (1 << 63) - 1
 SECONDS_MAX: Final = OFFSET_MAX // 1_000_000
 """Times are microseconds in 64 bits."""
@@ -79,7 +86,7 @@ def consumer_wanted(
     if isinstance(priority, bool) or not isinstance(priority, int):
         found = f'"expected integer, got {type_name(priority)}"'
         raise _invalid("x-priority", what, found)
-    _flag(arguments.get("x-cancel-on-ha-failover", False), "x-cancel-on-ha-failover", what)
+    cancelled = _flag(arguments.get(FAILOVER_KEY, False), FAILOVER_KEY, what)
     stream = queue.type == STREAM
     if stream and not prefetch:
         raise precondition(f"consumer prefetch count is not set for '{what}'")
@@ -109,6 +116,8 @@ def consumer_wanted(
         filters=_filters(arguments.get("x-stream-filter"), what) if stream else (),
         timeout=timeout * 1000,
         asker=owner,
+        # As in RabbitMQ, other types ignore it.
+        cancel_on_failover=cancelled and queue.type == CLASSIC,
     )
 
 

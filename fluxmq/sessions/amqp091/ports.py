@@ -87,6 +87,7 @@ class ConsumeRequest:
     only: taking settles. ``auto_commit``: acknowledging advances a stream's named group.
     ``activity``: its port is an `ActivityPort`, and is told if it is the single active consumer.
     ``browsing``: it reads the ready messages of a queue that is no stream, and takes none.
+    ``cancel_on_failover``: it is cancelled when another node leads the queue.
     ``priority``: higher ones are served first. ``timeout``: µs after which unacked messages are
     released, 0: the queue's setting. ``asker``: id of the connection, which an exclusive queue
     compares with its owner.
@@ -108,6 +109,7 @@ class ConsumeRequest:
     asker: str = ""
     browsing: bool = False
     activity: bool = False
+    cancel_on_failover: bool = False
 
 
 class Routing(NamedTuple):

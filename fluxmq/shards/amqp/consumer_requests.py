@@ -58,6 +58,7 @@ def wanted_of(wanted: ConsumeRequest) -> AttachRequest:
         temporary=stream and not wanted.group,
         timeout=0 if stream else wanted.timeout,
         asker=wanted.asker,
+        cancel_on_failover=wanted.cancel_on_failover,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fluxmq.engine.service import QueueService
 from fluxmq.ipc.group_choice import ClusterMap
 from fluxmq.sessions.amqp10.management import QueuePlaces
+from fluxmq.settings.plans import UnknownGroup
 
 
 def places_of(
@@ -22,7 +23,10 @@ def places_of(
         return QueuePlaces(home if home in cluster.nodes() else "", (home,))
     if not cluster.plans.replicated(group):
         return QueuePlaces(node, (node,))
-    plan = cluster.plans.of(group)
+    try:
+        plan = cluster.plans.of(group)
+    except UnknownGroup:  # this node hears of it in a moment
+        return QueuePlaces(cluster.leader_of(group), ())
     members = [member.number for member in plan.members]
     hosted = service.groups.get(group)
     if hosted is not None:

@@ -21,6 +21,7 @@ from fluxmq.control.peers import ControlListener, Service
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.messages import Body, ControlMessage
 from fluxmq.ipc.mirror_messages import SyncState
+from fluxmq.ipc.node_messages import DESCRIBE_NODE, NodeDescription
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.records import Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
@@ -53,6 +54,8 @@ class MirrorNode(threading.Thread):
         self.socket = unix_socket.bind(place)
         self.topology = topology()
         self.asked: list[tuple[str, bool]] = []
+        self.nodes: tuple[str, ...] = ("n1", "n2")
+        self.state = STATE
         self.syncing = 0
         self.loop = asyncio.new_event_loop()
         self.serving = threading.Event()
@@ -60,7 +63,7 @@ class MirrorNode(threading.Thread):
         self.listings = Listings(lambda: self.topology, list, mirrors=self._state)
 
     def _state(self, queue: QueueRecord) -> MirrorState | None:
-        return STATE if queue.name == "two.q" else None
+        return self.state if queue.name == "two.q" else None
 
     async def synchronise(self, queue: QueueRecord, *, begin: bool) -> SyncState:
         """Begin, or tell how far it is."""
@@ -75,6 +78,11 @@ class MirrorNode(threading.Thread):
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a request."""
+        if message.kind == DESCRIBE_NODE:
+            names = ("3.13.7", "3.13.7", 1, "/data")
+            return NodeDescription(
+                *("n1", *names, self.nodes, self.nodes, (), (), (), True, 2, 2, 1, 1)
+            ).to_body()
         part = self.requests if message.kind in KINDS else self.listings
         return await part.answer(message)
 
@@ -214,6 +222,29 @@ def test_policies_that_mirror_are_listed(diagnostics: Ran) -> None:
     assert out.startswith("┌")
     assert "ha-all" in out
     assert "short" not in out
+
+
+def test_a_check_fails_if_a_mirrored_queue_has_no_synchronised_mirror(
+    diagnostics: Ran, node: MirrorNode
+) -> None:
+    """S3-06: and the node leads it, and is not alone; with the words of RabbitMQ 3.10."""
+    check = "check_if_node_is_mirror_sync_critical"
+    title = "Checking if node n1 is critical for data safety of any classic mirrored queues ...\n"
+    safe = "Node n1 reported no classic mirrored queues without online synchronised mirrors\n"
+    assert diagnostics(check) == (0, title + safe, "")
+    node.state = MirrorState("n1", ("n2",))
+    lost = (
+        "queue 'two.q' in vhost '/' would lose its only synchronised replica (master) if node n1"
+        " is stopped\n"
+    )
+    assert diagnostics(check) == (69, "", lost)
+    code, _, err = diagnostics(check, "--formatter", "json")
+    assert (code, json.loads(err)["queues"][0]["name"]) == (69, "two.q")
+    node.state = MirrorState("n2", ("n1",))
+    assert diagnostics(check, "-s") == (0, "", "")
+    assert diagnostics(check, "--formatter", "json")[1] == '{"result":"ok"}\n'
+    node.state, node.nodes = MirrorState("n1"), ("n1",)
+    assert "does not apply" in diagnostics(check)[1]
 
 
 @pytest.mark.parametrize(

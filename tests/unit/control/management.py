@@ -8,6 +8,7 @@ from fluxmq.auth.users import User, VhostPermission
 from fluxmq.control.listings import Listings
 from fluxmq.control.management.api import ManagementApi
 from fluxmq.control.management.overview import NodeView
+from fluxmq.control.mirrors import MirrorStates, not_mirrored
 from fluxmq.control.overview import Readiness
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.clusters import RaftListing
@@ -27,6 +28,8 @@ def make_api(
     topology: Topology | None = None,
     replicas: Callable[[], Awaitable[RaftListing]] | None = None,
     alarms: tuple[str, ...] = (),
+    mirrors: MirrorStates = not_mirrored,
+    others: Sequence[str] = (),
 ) -> ManagementApi:
     """The interface of a node without shards, whose control process answers nothing else."""
 
@@ -37,6 +40,6 @@ def make_api(
         return Readiness((), None, alarms)
 
     found, settings = topology or Topology(), Settings()
-    node = NodeView(ask, settings, lambda: found, ready, replicas, "node1", ())
-    listings = Listings(lambda: found, list)
+    node = NodeView(ask, settings, lambda: found, ready, replicas, "node1", others)
+    listings = Listings(lambda: found, list, node="node1", mirrors=mirrors)
     return ManagementApi(node, lambda: tuple(users), lambda: settings, listings, list)

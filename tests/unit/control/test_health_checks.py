@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from fluxmq.control.management.overview import ENDANGERED_MAX
 from fluxmq.control.management.requests import Call, Caller, CallPlace
+from fluxmq.control.mirrors import MirrorState
 from fluxmq.ipc.clusters import MemberRow, RaftListing, RaftRow
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue
 from fluxmq.routing.topology.records import QueueRecord, Vhost
@@ -19,6 +20,7 @@ from fluxmq.routing.topology.topology import Topology
 from tests.unit.control.management import make_api, user
 
 NODES = ("node1", "node2", "node3")
+MIRRORED = "mirrors-0123456789abcdef"
 
 
 def checked(name: str, **node: Any) -> tuple[int, Any]:
@@ -63,7 +65,8 @@ def test_queues_that_would_lose_their_majority_are_named() -> None:
     topology.apply(DeclareQueue(QueueRecord("/", "safe", "quorum", durable=True, group="safe")))
 
     async def replicas() -> RaftListing:
-        return RaftListing((group("endangered", "node1", "node2"), group("safe", *NODES)))
+        mirrored = group(MIRRORED, "node1")  # nobody votes in it
+        return RaftListing((group("endangered", "node1", "node2"), mirrored, group("safe", *NODES)))
 
     status, body = checked("node-is-quorum-critical", topology=topology, replicas=replicas)
     assert (status, body["status"]) == (503, "failed")
@@ -76,3 +79,31 @@ def test_queues_that_would_lose_their_majority_are_named() -> None:
         "virtual_host": "/",
         "type": "quorum",
     }
+
+
+def test_mirrored_queues_without_a_synchronised_mirror_are_named() -> None:
+    """S3-06: those that this node leads, while there are others."""
+    states = {
+        "late": MirrorState("node1", ("node2",)),
+        "safe": MirrorState("node1", ("node2",), ("node2",)),
+        "elsewhere": MirrorState("node2", ("node1",)),
+    }
+    topology = Topology()
+    topology.apply(AddVhost(Vhost("/")))
+    for name in (*states, "plain"):
+        where = "local-1@node1" if name == "plain" else MIRRORED
+        topology.apply(DeclareQueue(QueueRecord("/", name, durable=True, group=where)))
+
+    def state(queue: QueueRecord) -> MirrorState | None:
+        return states.get(queue.name)
+
+    check = "node-is-mirror-sync-critical"
+    alone = checked(check, topology=topology, mirrors=state)
+    assert alone == (200, {"status": "ok"})
+    status, body = checked(check, topology=topology, mirrors=state, others=("node2",))
+    assert (status, body["status"]) == (503, "failed")
+    text = "There are classic mirrored queues without online synchronised mirrors"
+    assert body["reason"] == text
+    assert [each["name"] for each in body["queues"]] == ["late"]
+    states["late"] = states["safe"]
+    assert checked(check, topology=topology, mirrors=state, others=("node2",))[0] == 200

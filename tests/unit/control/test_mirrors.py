@@ -6,7 +6,13 @@ import asyncio
 
 from fluxmq.control.columns import MIRROR_PIDS, QUEUE_MIRRORS
 from fluxmq.control.listings import Listings
-from fluxmq.control.mirrors import MirrorState, mirror_columns, mirror_state, not_mirrored
+from fluxmq.control.mirrors import (
+    MirrorState,
+    mirror_columns,
+    mirror_state,
+    not_mirrored,
+    unsynchronised,
+)
 from fluxmq.ipc.messages import ControlMessage
 from fluxmq.ipc.row_messages import LIST, Listed, ListRequest, TableRow
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, SetPolicy
@@ -74,6 +80,15 @@ def test_the_state_of_a_queue_is_that_of_its_groups_record() -> None:
     assert mirror_state(record, {"n2", "n4"}, ("n2", "n4"), syncing=True) == MirrorState(
         "n1", ("n2", "n4"), (), ("n3", "n2", "n4"), syncing=True
     )
+
+
+def test_a_queue_whose_mirrors_are_still_to_be_synchronised_has_them() -> None:
+    """S4-51, S4-52."""
+    assert unsynchronised("n1", ("n1", "n2", "n3"), {"n1", "n3"}, syncing=True) == MirrorState(
+        "n1", ("n3",), (), ("n2", "n3"), syncing=True
+    )
+    assert unsynchronised("n1", ("n1",), {"n1"}, syncing=True) is None
+    assert unsynchronised("n1", (), {"n1"}, syncing=False) is None
 
 
 def test_without_a_cluster_nothing_is_mirrored() -> None:

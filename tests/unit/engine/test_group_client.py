@@ -1,4 +1,7 @@
-"""A group whose leader moves, from the side of those who use it: order, answers that never promise too much, consumers."""
+"""A group whose leader moves, from the side of those who use it: order, answers that never promise too much, consumers.
+
+Longer than 500 lines because all cases have the same two leaders and their clients.
+"""
 
 from __future__ import annotations
 
@@ -395,6 +398,41 @@ def test_a_consumer_follows_the_leader_and_settles_only_there(case: Case) -> Non
     second.settled[0][1](0)  # type: ignore[misc]
     assert said == [REFUSED] * 3 + [0]
     assert len(answers) == 1
+    assert not port.ended
+
+
+def test_a_consumer_may_ask_to_be_cancelled_by_a_failover(case: Case) -> None:
+    """S4-42, S4-49: when another leads, or the same anew; not when its link was lost."""
+    one = case.lead(1)
+    port, answers = attach(case, replace(WANTED, cancel_on_failover=True))
+    one.attached[0][2](Attached(0, "g"), Holding())
+    assert len(answers) == 1
+    one.attached[0][1].cancelled()
+    case.wait(0.1)
+    one.attached[1][2](Attached(0, "g"), Holding())  # it leads as before
+    assert not port.ended
+    one.attached[1][1].cancelled()
+    case.leaders.ends("g", case.term, 1)
+    assert not port.ended, "it may lead again, or another"
+    two = case.lead(2)
+    assert port.ended
+    assert two.attached == []
+    case.wait(0.1)
+    assert two.attached == [], "it is forgotten"
+
+
+def test_a_consumer_that_asked_for_it_is_not_cancelled_before_it_was_attached(case: Case) -> None:
+    """S4-49: nor by a move of its queue."""
+    one = case.lead(1)
+    port, answers = attach(case, replace(WANTED, cancel_on_failover=True))
+    one.attached[0][2](Attached(Outcome.FAILED, outcome=QueueOutcome.UNAVAILABLE), None)
+    two = case.lead(2)
+    two.attached[0][2](Attached(0, "g"), Holding())
+    assert len(answers) == 1
+    other = case.client("h")
+    case.leaders.leads("h", 77, 1)
+    case.host.hand_over("q", other)
+    assert len(one.attached) == 2
     assert not port.ended
 
 

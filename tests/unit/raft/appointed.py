@@ -70,8 +70,17 @@ class Control:
         ]
         self.requests.clear()
 
+    def restart(self) -> None:
+        """End, and begin anew: the leader hears that nothing is known of its requests."""
+        requests = [*self.requests]
+        self.die()
+        for each in requests:
+            each.answered(False)
+
     def go_on(self, random: Random) -> None:
         """Let one request get one step further."""
+        if random.random() < 0.05:
+            self.restart()
         if self.loose and random.random() < 0.3:
             self._compare(self.loose.pop(random.randrange(len(self.loose))))
         if not self.requests:
@@ -82,9 +91,9 @@ class Control:
             self._read(first)
         elif first.done is None:
             self._compare(first)
-        else:
+        elif random.random() < 0.5:
             self.requests.remove(first)
-            first.answered(first.done and random.random() < 0.9)
+            first.answered(first.done and random.random() < 0.95)
 
     def _read(self, asked: Asked) -> None:
         record = self.record
@@ -129,6 +138,8 @@ class Histories:
         self.record = Record(frozenset(self.cluster.membership.voters))
         self.controls = {each: Control(self.record, each) for each in self.members}
         self.voters = {each: self._fresh(each) for each in self.members}
+        self.nervous = random.choice((0.02, 0.3))
+        """How often a voter seems lost that is not."""
         self.appointments: list[tuple[int, int]] = []
         """(term, member) that the member has not heard of yet."""
         self.down: set[int] = set()
@@ -267,7 +278,7 @@ class Histories:
 
     def _seems_lost(self, number: int, other: int) -> bool:
         away = other in self.down or (number, other) in self.cluster.cuts
-        return self.random.random() < (0.7 if away else 0.05)
+        return self.random.random() < (0.7 if away else self.nervous)
 
     def _view(
         self, status: RaftStatus, membership_at: Callable[[int], Membership], lost: list[int]

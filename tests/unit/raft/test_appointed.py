@@ -182,6 +182,13 @@ def test_nobody_campaigns() -> None:
     assert [cluster[number].node.status().leader for number in (2, 3)] == [0, 0]
 
 
+def test_the_only_voter_waits_as_well() -> None:
+    cluster = group_of(1, 1)
+    cluster[1].node.campaign()
+    cluster.tick(5 * ELECTION_TICKS)
+    assert (cluster[1].node.status().role, cluster[1].node.term) == (Role.FOLLOWER, 0)
+
+
 @pytest.mark.parametrize(
     "kind",
     [

@@ -292,11 +292,16 @@ def test_a_group_may_be_on_the_others_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handling", ["pause_minority", "autoheal", "ignore"])
-def test_operators_are_told_that_nothing_is_mirrored(tmp_path: Path, handling: str) -> None:
+def test_mirrored_queues_always_behave_as_under_pause_minority(
+    tmp_path: Path, handling: str
+) -> None:
+    """S3-07, S3-09: and operators are told so who want it otherwise."""
     settings = written(tmp_path, HEAD + f"  cluster_partition_handling: {handling}")
     assert settings.cluster.cluster_partition_handling == handling
-    (note,) = (each for each in notes(settings) if "partition" in each)
-    assert note.startswith("cluster.cluster_partition_handling: not used")
+    found = [each for each in notes(settings) if "partition" in each]
+    assert len(found) == (handling != "pause_minority")
+    for note in found:
+        assert note.startswith(f"cluster.cluster_partition_handling: not used: {handling} would")
     wrong = HEAD + "  cluster_partition_handling: pause"
     assert list(problems(tmp_path, wrong)) == ["cluster.cluster_partition_handling"]
 

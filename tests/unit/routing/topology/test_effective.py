@@ -120,6 +120,7 @@ ALL: dict[str, Any] = {
 
 
 def test_every_key_is_taken() -> None:
+    """S4-24: the version of classic queues among them."""
     assert _refused(definition=ALL) == ""
 
 

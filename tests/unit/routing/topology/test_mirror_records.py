@@ -150,6 +150,10 @@ def test_the_copy_of_an_unsynchronised_leader_is_the_only_one_that_counts() -> N
     after = promoted(UNSYNCED, EVERYWHERE, orderly=False)
     assert after is not None
     assert (after.epoch, after.forced, synced(after)) == (6, 1, {"c"})
+    down = record(("a", 1, True), ("b", 2, True), ("c", 4, False))
+    later = promoted(down, ("c",), orderly=False)
+    assert later is not None
+    assert (later.leader, later.forced, synced(later)) == ("c", 1, {"c"}), "b is down"
 
 
 def test_after_an_orderly_stop_the_end_of_the_leader_is_no_failure() -> None:
@@ -254,9 +258,12 @@ def test_of_a_forgotten_leader_the_mirror_that_stopped_last_takes_the_place() ->
 
 
 def test_a_synchronised_mirror_takes_the_place_of_a_forgotten_leader_before_others() -> None:
-    """S4-69: in whatever order they stopped, since it lacks nothing."""
+    """S4-69, S4-70: in whatever order they stopped, since it lacks nothing; also once they run again."""
     mixed = record(("a", 1, True), ("b", 9, True), ("c", 4, False))
     before = stopped(stopped(stopped(mixed, "b", 20), "c", 21), "a", 22)
+    again = forgotten(returned(returned(before, "b", 30), "c", 30), "a")
+    assert again is not None
+    assert (again.leader, again.forced, synced(again)) == ("b", 0, {"b"})
     after = forgotten(before, "a")
     assert after is not None
     assert (after.leader, after.forced, synced(after)) == ("b", 0, {"b"})

@@ -21,6 +21,7 @@ from fluxmq.protocols.amqp091.methods import (
     QueueDeleteOk,
 )
 from fluxmq.queues.commands import Verb
+from fluxmq.shards.amqp.consumer_requests import wanted_of
 from tests.unit.sessions.amqp091.consumers import (
     DECLARED,
     QUORUM,
@@ -386,3 +387,23 @@ def test_a_consumer_may_have_a_timeout_of_its_own() -> None:
     arguments: dict[str, object] = {"x-consumer-timeout": 1500}
     play(Peer(broker), [QueueDeclare("q"), BasicConsume("q", "t", arguments=arguments)])
     assert broker.queues["/", "q"].consumers[0].wanted.timeout == 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("queue", "argument", "cancelled"),
+    [
+        (QueueDeclare("q"), {"x-cancel-on-ha-failover": True}, True),
+        (QueueDeclare("q"), {"x-cancel-on-ha-failover": False}, False),
+        (QueueDeclare("q"), {}, False),
+        (QUORUM, {"x-cancel-on-ha-failover": True}, False),
+    ],
+)
+def test_a_consumer_may_ask_to_be_cancelled_when_another_node_leads(
+    queue: QueueDeclare, argument: dict[str, object], cancelled: bool
+) -> None:
+    """S4-49: of a classic queue."""
+    broker = MemoryBroker()
+    play(Peer(broker), [queue, BasicConsume("q", "t", arguments=argument)])
+    (handle,) = broker.queues["/", "q"].consumers
+    assert handle.wanted.cancel_on_failover is cancelled
+    assert wanted_of(handle.wanted).cancel_on_failover is cancelled

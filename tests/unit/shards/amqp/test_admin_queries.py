@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.control.columns import LISTS, QUEUE_STATIC
+from fluxmq.control.columns import LISTS, QUEUE_MIRRORS, QUEUE_STATIC
 from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
 from fluxmq.ipc.row_messages import (
     CHANNELS,
@@ -68,7 +68,8 @@ def test_every_column_is_told(make_amqp: MakeAmqp, what: str) -> None:
     client.send(1, "basic.consume", queue="q", consumer_tag="t")
     (row,) = rows(node, what)
     columns = set(LISTS[what].columns)
-    assert columns - set(row) <= ({*QUEUE_STATIC} if what == QUEUES else {"node"})
+    of_control = {*QUEUE_STATIC, *QUEUE_MIRRORS}
+    assert columns - set(row) <= (of_control if what == QUEUES else {"node"})
 
 
 def test_numbers_of_queues(make_amqp: MakeAmqp) -> None:

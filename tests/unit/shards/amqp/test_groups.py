@@ -158,6 +158,7 @@ def test_the_leader_of_a_new_queue_is_on_its_clients_node_or_on_the_one_that_lea
 
 
 def test_a_classic_queue_is_at_home_where_its_locator_says():
+    """S4-25."""
     assert Declaring().many(7, "classic") == {"node1": 7}
     assert Declaring().many(7, "classic", queue_master_locator="client-local") == {"node1": 7}
     for durable in (True, False):

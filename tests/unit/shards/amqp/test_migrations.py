@@ -103,6 +103,7 @@ class Shard:
             self._led,
             self._carrier,
             self._declare,
+            lambda group: group.removesuffix("@here"),
             lambda: self.now,
         )
         self.migrations.changed(self.topology.snapshot().rows)
