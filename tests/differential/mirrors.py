@@ -44,7 +44,7 @@ OWN = ("forget",)
 """Areas whose cases have a cluster each, since they leave it with fewer nodes."""
 
 COLUMNS = ("name", "policy", "pid", "slave_pids", "synchronised_slave_pids")
-PID = re.compile(r"<(.+)\.\d+\.\d+\.\d+>")
+PID = re.compile(r"<([^<>]+)\.\d+\.\d+\.\d+>")
 ROW_S = 30.0
 LOOK_S = 0.3
 NO_ROW = "not listed"
@@ -72,37 +72,18 @@ class Row:
         return found
 
 
-def node_of(identifier: str, letters: dict[str, str]) -> str:
-    """The letter of the node that an identifier of a process names; empty for none."""
-    found = PID.fullmatch(identifier)
-    return letters.get(found[1], found[1]) if found else ""
+def nodes_of(text: str, letters: dict[str, str]) -> tuple[str, ...] | None:
+    """The nodes that identifiers of processes name, by letter; None where there is no list."""
+    if not text.startswith("["):
+        return None
+    return tuple(letters.get(name, name) for name in PID.findall(text))
 
 
-def row_of(listed: dict[str, Any], letters: dict[str, str]) -> Row:
-    """A row of ``list_queues --formatter json``."""
-
-    def nodes(column: str) -> tuple[str, ...] | None:
-        value = listed.get(column)
-        if not isinstance(value, list):
-            return None
-        return tuple(node_of(str(each), letters) for each in value)
-
-    return Row(
-        node_of(str(listed.get("pid", "")), letters),
-        str(listed.get("policy") or ""),
-        nodes("slave_pids"),
-        nodes("synchronised_slave_pids"),
-    )
-
-
-def parsed_rows(text: str) -> list[dict[str, Any]]:
-    """The rows in what ``list_queues`` printed; none where it is no JSON."""
-    start = text.find("[")
-    try:
-        rows, _ = json.JSONDecoder().raw_decode(text[max(start, 0) :])
-    except ValueError:
-        return []
-    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+def row_of(line: str, letters: dict[str, str]) -> Row:
+    """A line of ``list_queues``. Its JSON has other identifiers, which name no node."""
+    _, policy, pid, mirrors, synchronised, *_ = [*line.split("\t"), "", "", "", ""]
+    leader = "".join(letters.get(name, name) for name in PID.findall(pid))
+    return Row(leader, policy, nodes_of(mirrors, letters), nodes_of(synchronised, letters))
 
 
 class Lettered:
@@ -206,9 +187,8 @@ class MirrorRun:
 
     def row(self, letter: str, queue: str) -> Row | None:
         """A queue as a node lists it; None where it does not."""
-        words = ("list_queues", "--silent", "--formatter", "json", *COLUMNS)
-        _, text = self.cluster.control(letter, words)
-        found = [each for each in parsed_rows(text) if each.get("name") == queue]
+        _, text = self.cluster.control(letter, ("list_queues", "--silent", *COLUMNS))
+        found = [each for each in text.splitlines() if each.split("\t")[0] == queue]
         return row_of(found[0], self.texts.letters) if found else None
 
     def do_row(self, step: Step) -> list[str]:
