@@ -89,9 +89,7 @@ def run_mirrors(options: argparse.Namespace) -> int:
     wrong = [
         each
         for case in cases
-        for each in compare.differences(
-            case, theirs[case.identifier], ours[case.identifier], meant
-        )
+        for each in compare.differences(case, theirs[case.identifier], ours[case.identifier], meant)
     ]
     for each in wrong:
         print(each.text())

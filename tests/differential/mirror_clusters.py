@@ -243,7 +243,9 @@ class RabbitCluster:
         """Copy what was printed."""
         for letter, node in zip(LETTERS, self.nodes, strict=False):
             own = Path(node.broker.folder.name)
-            found = [path.read_bytes() for path in (own / "earlier", own / "output") if path.exists()]
+            found = [
+                path.read_bytes() for path in (own / "earlier", own / "output") if path.exists()
+            ]
             (folder / f"{RABBITMQ}-{letter}.log").write_bytes(b"".join(found))
 
     def end(self) -> None:

@@ -2,12 +2,11 @@
 
 A connection whose name begins with A, B or C goes to that node. Further verbs, each at the node before it:
 
-* ``rabbitmqctl words``: a command; ``rabbit@nodeA`` stands for the name of node A. With ``says`` before the command what it
-  printed is compared as well, not only whether it did what was asked.
+* ``rabbitmqctl words``: a command; ``rabbit@nodeA`` stands for the name of node A, and whether it did what was asked is compared.
+  With ``eventually`` before it, it is given until it does, or the time is up.
 * ``row queue=q leader=A mirrors=B,C synchronised=B policy=p``: the row of a queue in ``list_queues``, once it is as said, or
   after ``seconds``. With ``any``, nodes other than A are not told apart: mirrors are numbers, and leaders A or not.
 * ``kill``, ``stop`` (in order), ``start`` (``alone``: no wait until it serves), ``pause``, ``resume``, ``serves``.
-* ``again queue=q consumer_tag=t``: the same consumer once more, until it is let in.
 * ``reached message_count=n queue=q``: like ``until``, over failures of the node that is asked.
 
 Nodes' names are A, B and C in outcomes. After a case its queues and policies are deleted and all nodes started; where that
@@ -47,6 +46,7 @@ COLUMNS = ("name", "policy", "pid", "slave_pids", "synchronised_slave_pids")
 PID = re.compile(r"<([^<>]+)\.\d+\.\d+\.\d+>")
 ROW_S = 30.0
 LOOK_S = 0.3
+EVENTUALLY = "eventually"
 NO_ROW = "not listed"
 HOME = "A"
 
@@ -142,11 +142,9 @@ class MirrorRun:
         for queue in sorted(declared):
             self.deleted(target, queue)
         for step in self.case.steps:
-            words = [word for word in step.words if word != "says"]
-            if step.verb == COMMAND and "set_policy" in words:
-                name = words[words.index("set_policy") + 1 :]
-                name = [word for word in name if not word.startswith("-")]
-                self.cluster.control("A", ["clear_policy", name[0]])
+            if step.verb == COMMAND and step.words[0] == "set_policy":
+                # The name stands before the pattern and the definition.
+                self.cluster.control(HOME, ["clear_policy", step.words[-3]])
 
     def deleted(self, target: Any, queue: str) -> None:
         """Delete a queue, at whichever node can. Raises ``ClusterError``."""
@@ -178,12 +176,15 @@ class MirrorRun:
         return step.connection[0] if step.connection[0] in LETTERS else HOME
 
     def do_command(self, step: Step) -> list[str]:
-        """A command; it is asked again while the node says that it has not caught up."""
+        """A command."""
         words = [self.texts.named(word) for word in step.words]
-        says = words[0] == "says"
-        code, text = self.cluster.control(self.letter(step), words[says:])
-        done = "refused" if code else "done"
-        return [done, *(text.splitlines() if says else ())]
+        deadline = time.monotonic() + (ROW_S if words[0] == EVENTUALLY else 0.0)
+        words = words[words[0] == EVENTUALLY :]
+        while True:
+            code, _ = self.cluster.control(self.letter(step), words)
+            if not code or time.monotonic() > deadline:
+                return ["refused" if code else "done"]
+            time.sleep(LOOK_S)
 
     def row(self, letter: str, queue: str) -> Row | None:
         """A queue as a node lists it; None where it does not."""

@@ -77,7 +77,9 @@ def test_names_of_nodes_are_letters_in_outcomes() -> None:
     texts = Lettered({letter: name for name, letter in LETTERS.items()})
     told = "home node 'perf2@localhost' of durable queue 'perf2' is down"
     assert texts.shown(told) == "home node 'B' of durable queue 'perf2' is down"
-    assert texts.named('["rabbit@nodeA", "rabbit@nobody"]') == '["perf1@localhost", "rabbit@nobody"]'
+    assert (
+        texts.named('["rabbit@nodeA", "rabbit@nobody"]') == '["perf1@localhost", "rabbit@nobody"]'
+    )
 
 
 @pytest.mark.slow
