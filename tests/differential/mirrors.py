@@ -105,12 +105,13 @@ class Lettered:
 
 @dataclass
 class MirrorRun:
-    """One case against one cluster. ``told``: called with each step and its outcome."""
+    """One case against one cluster. ``told``: called with each step and its outcome; ``held``: nodes that were paused."""
 
     cluster: MirrorCluster
     case: Case
     told: Callable[[Step, list[str], float], None] = lambda _step, _outcome, _seconds: None
     paused: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
 
     def run(self) -> Outcome:
         """All steps. A step that breaks off does not end the case: its error is its outcome."""
@@ -136,7 +137,10 @@ class MirrorRun:
     def clean(self) -> None:
         """Delete what the case made, on nodes that all run again. Raises ``ClusterError``."""
         mirror_clusters.heal(self.cluster, self.paused)
-        self.paused.clear()
+        # RabbitMQ's do not always find back to the others by themselves.
+        for letter in sorted(self.held):
+            self.cluster.kill(letter)
+        mirror_clusters.heal(self.cluster, ())
         declared = {s.settings["queue"] for s in self.case.steps if s.verb == "queue.declare"}
         target = mirror_clusters.target_of(self.cluster)
         for queue in sorted(declared):
@@ -234,6 +238,7 @@ class MirrorRun:
     def do_pause(self, step: Step) -> list[str]:
         """Hold a node."""
         self.paused.append(self.letter(step))
+        self.held.add(self.letter(step))
         self.cluster.signal(self.letter(step), signal.SIGSTOP)
         return []
 
