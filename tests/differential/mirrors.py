@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perf import brokers, report
+from perf import report
 from perf.brokers import BrokerError
 from tests.differential import compare, mirror_clusters, script
 from tests.differential.mirror_clusters import LETTERS, ClusterError, MirrorCluster
@@ -34,8 +34,10 @@ from tests.differential.script import COMMAND, Case, Step
 
 FOLDER = compare.FOLDER / "mirror_cases"
 EXCEPTIONS = compare.FOLDER / "mirror_exceptions.json"
-RECORDED = compare.FOLDER / "results" / "mirrors-rabbitmq.json"
-PAGE = compare.FOLDER / "results" / "mirrors.md"
+RESULTS = compare.FOLDER / "results"
+RECORDED = RESULTS / "mirrors-rabbitmq.json"
+OURS = RESULTS / "mirrors-fluxmq.json"
+PAGE = RESULTS / "mirrors.md"
 TITLE = "Mirrored queues: FluxMQ against RabbitMQ"
 PARTITIONS = {"minority": "pause_minority"}
 """RabbitMQ's ``cluster_partition_handling`` by area; ``ignore``, its default, in others."""
@@ -317,19 +319,19 @@ def told(step: Step, outcome: list[str], seconds: float) -> None:
         print(f"        {line}", flush=True)
 
 
-def record(outcomes: dict[str, Outcome], cases: Sequence[Case]) -> None:
-    """Keep what RabbitMQ did, with the scripts it is of; what is kept of other cases remains."""
-    kept: dict[str, Any] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+def record(path: Path, broker: str, outcomes: dict[str, Outcome], cases: Sequence[Case]) -> None:
+    """Keep what a broker did, with the scripts it is of; what is kept of other cases remains."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     names = {case.identifier for case in load()}
 
     def kept_of(part: str) -> dict[str, Any]:
         return {case: each for case, each in kept.get(part, {}).items() if case in names}
 
     content = {
-        "broker": brokers.version("rabbitmq"),
+        "broker": broker,
         "time": report.now(),
         "scripts": kept_of("scripts")
         | {case.identifier: compare.script_of(case) for case in cases},
         "outcomes": kept_of("outcomes") | outcomes,
     }
-    report.write_json(RECORDED, content)
+    report.write_json(path, content)
