@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import fluxmq
 from perf import brokers, rabbitmq, report
 from tests.differential import compare, mirrors, runner, targets
 from tests.differential.runner import Outcome, Target
@@ -80,11 +81,12 @@ def run_mirrors(options: argparse.Namespace) -> int:
         return SKIPPED
     else:
         theirs = mirrors.run_all(targets.RABBITMQ, cases, options.show, options.logs)
-        mirrors.record(theirs, cases)
+        mirrors.record(mirrors.RECORDED, brokers.version("rabbitmq"), theirs, cases)
     if options.record:
         print(f"recorded {len(cases)} cases")
         return 0
     ours = mirrors.run_all(targets.FLUXMQ, cases, options.show, options.logs)
+    mirrors.record(mirrors.OURS, f"fluxmq {fluxmq.__version__}", ours, cases)
     meant = compare.load_exceptions(mirrors.EXCEPTIONS)
     wrong = [
         each

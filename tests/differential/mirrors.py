@@ -2,12 +2,11 @@
 
 A connection whose name begins with A, B or C goes to that node. Further verbs, each at the node before it:
 
-* ``rabbitmqctl words``: a command; ``rabbit@nodeA`` stands for the name of node A. With ``says`` before the command what it
-  printed is compared as well, not only whether it did what was asked.
+* ``rabbitmqctl words``: a command; ``rabbit@nodeA`` stands for the name of node A, and whether it did what was asked is compared.
+  With ``eventually`` before it, it is given until it does, or the time is up.
 * ``row queue=q leader=A mirrors=B,C synchronised=B policy=p``: the row of a queue in ``list_queues``, once it is as said, or
   after ``seconds``. With ``any``, nodes other than A are not told apart: mirrors are numbers, and leaders A or not.
 * ``kill``, ``stop`` (in order), ``start`` (``alone``: no wait until it serves), ``pause``, ``resume``, ``serves``.
-* ``again queue=q consumer_tag=t``: the same consumer once more, until it is let in.
 * ``reached message_count=n queue=q``: like ``until``, over failures of the node that is asked.
 
 Nodes' names are A, B and C in outcomes. After a case its queues and policies are deleted and all nodes started; where that
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perf import brokers, report
+from perf import report
 from perf.brokers import BrokerError
 from tests.differential import compare, mirror_clusters, script
 from tests.differential.mirror_clusters import LETTERS, ClusterError, MirrorCluster
@@ -35,18 +34,21 @@ from tests.differential.script import COMMAND, Case, Step
 
 FOLDER = compare.FOLDER / "mirror_cases"
 EXCEPTIONS = compare.FOLDER / "mirror_exceptions.json"
-RECORDED = compare.FOLDER / "results" / "mirrors-rabbitmq.json"
-PAGE = compare.FOLDER / "results" / "mirrors.md"
+RESULTS = compare.FOLDER / "results"
+RECORDED = RESULTS / "mirrors-rabbitmq.json"
+OURS = RESULTS / "mirrors-fluxmq.json"
+PAGE = RESULTS / "mirrors.md"
 TITLE = "Mirrored queues: FluxMQ against RabbitMQ"
 PARTITIONS = {"minority": "pause_minority"}
 """RabbitMQ's ``cluster_partition_handling`` by area; ``ignore``, its default, in others."""
 OWN = ("forget",)
 """Areas whose cases have a cluster each, since they leave it with fewer nodes."""
 
-COLUMNS = ("name", "policy", "pid", "mirror_pids", "synchronised_mirror_pids")
-PID = re.compile(r"<(.+)\.\d+\.\d+\.\d+>")
+COLUMNS = ("name", "policy", "pid", "slave_pids", "synchronised_slave_pids")
+PID = re.compile(r"<([^<>]+)\.\d+\.\d+\.\d+>")
 ROW_S = 30.0
 LOOK_S = 0.3
+EVENTUALLY = "eventually"
 NO_ROW = "not listed"
 HOME = "A"
 
@@ -72,37 +74,18 @@ class Row:
         return found
 
 
-def node_of(identifier: str, letters: dict[str, str]) -> str:
-    """The letter of the node that an identifier of a process names; empty for none."""
-    found = PID.fullmatch(identifier)
-    return letters.get(found[1], found[1]) if found else ""
+def nodes_of(text: str, letters: dict[str, str]) -> tuple[str, ...] | None:
+    """The nodes that identifiers of processes name, by letter; None where there is no list."""
+    if not text.startswith("["):
+        return None
+    return tuple(letters.get(name, name) for name in PID.findall(text))
 
 
-def row_of(listed: dict[str, Any], letters: dict[str, str]) -> Row:
-    """A row of ``list_queues --formatter json``."""
-
-    def nodes(column: str) -> tuple[str, ...] | None:
-        value = listed.get(column)
-        if not isinstance(value, list):
-            return None
-        return tuple(node_of(str(each), letters) for each in value)
-
-    return Row(
-        node_of(str(listed.get("pid", "")), letters),
-        str(listed.get("policy") or ""),
-        nodes("mirror_pids"),
-        nodes("synchronised_mirror_pids"),
-    )
-
-
-def parsed_rows(text: str) -> list[dict[str, Any]]:
-    """The rows in what ``list_queues`` printed; none where it is no JSON."""
-    start = text.find("[")
-    try:
-        rows, _ = json.JSONDecoder().raw_decode(text[max(start, 0) :])
-    except ValueError:
-        return []
-    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+def row_of(line: str, letters: dict[str, str]) -> Row:
+    """A line of ``list_queues``. Its JSON has other identifiers, which name no node."""
+    _, policy, pid, mirrors, synchronised, *_ = [*line.split("\t"), "", "", "", ""]
+    leader = "".join(letters.get(name, name) for name in PID.findall(pid))
+    return Row(leader, policy, nodes_of(mirrors, letters), nodes_of(synchronised, letters))
 
 
 class Lettered:
@@ -124,12 +107,13 @@ class Lettered:
 
 @dataclass
 class MirrorRun:
-    """One case against one cluster. ``told``: called with each step and its outcome."""
+    """One case against one cluster. ``told``: called with each step and its outcome; ``held``: nodes that were paused."""
 
     cluster: MirrorCluster
     case: Case
     told: Callable[[Step, list[str], float], None] = lambda _step, _outcome, _seconds: None
     paused: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
 
     def run(self) -> Outcome:
         """All steps. A step that breaks off does not end the case: its error is its outcome."""
@@ -155,17 +139,18 @@ class MirrorRun:
     def clean(self) -> None:
         """Delete what the case made, on nodes that all run again. Raises ``ClusterError``."""
         mirror_clusters.heal(self.cluster, self.paused)
-        self.paused.clear()
+        # RabbitMQ's do not always find back to the others by themselves.
+        for letter in sorted(self.held):
+            self.cluster.kill(letter)
+        mirror_clusters.heal(self.cluster, ())
         declared = {s.settings["queue"] for s in self.case.steps if s.verb == "queue.declare"}
         target = mirror_clusters.target_of(self.cluster)
         for queue in sorted(declared):
             self.deleted(target, queue)
         for step in self.case.steps:
-            words = [word for word in step.words if word != "says"]
-            if step.verb == COMMAND and "set_policy" in words:
-                name = words[words.index("set_policy") + 1 :]
-                name = [word for word in name if not word.startswith("-")]
-                self.cluster.control("A", ["clear_policy", name[0]])
+            if step.verb == COMMAND and step.words[0] == "set_policy":
+                # The name stands before the pattern and the definition.
+                self.cluster.control(HOME, ["clear_policy", step.words[-3]])
 
     def deleted(self, target: Any, queue: str) -> None:
         """Delete a queue, at whichever node can. Raises ``ClusterError``."""
@@ -197,18 +182,20 @@ class MirrorRun:
         return step.connection[0] if step.connection[0] in LETTERS else HOME
 
     def do_command(self, step: Step) -> list[str]:
-        """A command; it is asked again while the node says that it has not caught up."""
+        """A command."""
         words = [self.texts.named(word) for word in step.words]
-        says = words[0] == "says"
-        code, text = self.cluster.control(self.letter(step), words[says:])
-        done = "refused" if code else "done"
-        return [done, *(text.splitlines() if says else ())]
+        deadline = time.monotonic() + (ROW_S if words[0] == EVENTUALLY else 0.0)
+        words = words[words[0] == EVENTUALLY :]
+        while True:
+            code, _ = self.cluster.control(self.letter(step), words)
+            if not code or time.monotonic() > deadline:
+                return ["refused" if code else "done"]
+            time.sleep(LOOK_S)
 
     def row(self, letter: str, queue: str) -> Row | None:
         """A queue as a node lists it; None where it does not."""
-        words = ("list_queues", "--silent", "--formatter", "json", *COLUMNS)
-        _, text = self.cluster.control(letter, words)
-        found = [each for each in parsed_rows(text) if each.get("name") == queue]
+        _, text = self.cluster.control(letter, ("list_queues", "--silent", *COLUMNS))
+        found = [each for each in text.splitlines() if each.split("\t")[0] == queue]
         return row_of(found[0], self.texts.letters) if found else None
 
     def do_row(self, step: Step) -> list[str]:
@@ -253,6 +240,7 @@ class MirrorRun:
     def do_pause(self, step: Step) -> list[str]:
         """Hold a node."""
         self.paused.append(self.letter(step))
+        self.held.add(self.letter(step))
         self.cluster.signal(self.letter(step), signal.SIGSTOP)
         return []
 
@@ -331,19 +319,19 @@ def told(step: Step, outcome: list[str], seconds: float) -> None:
         print(f"        {line}", flush=True)
 
 
-def record(outcomes: dict[str, Outcome], cases: Sequence[Case]) -> None:
-    """Keep what RabbitMQ did, with the scripts it is of; what is kept of other cases remains."""
-    kept: dict[str, Any] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+def record(path: Path, broker: str, outcomes: dict[str, Outcome], cases: Sequence[Case]) -> None:
+    """Keep what a broker did, with the scripts it is of; what is kept of other cases remains."""
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     names = {case.identifier for case in load()}
 
     def kept_of(part: str) -> dict[str, Any]:
         return {case: each for case, each in kept.get(part, {}).items() if case in names}
 
     content = {
-        "broker": brokers.version("rabbitmq"),
+        "broker": broker,
         "time": report.now(),
         "scripts": kept_of("scripts")
         | {case.identifier: compare.script_of(case) for case in cases},
         "outcomes": kept_of("outcomes") | outcomes,
     }
-    report.write_json(RECORDED, content)
+    report.write_json(path, content)

@@ -379,7 +379,7 @@ def read_header(payload: bytes) -> tuple[int, dict[str, Any]]:
 
 GENERATED = (
     # Which of the two RabbitMQ says depends on who is first.
-    (re.compile(r"(vhost '[^']*') is (down|deleted)"), r"\1 is gone"),
+    (re.compile(r"(vhost '[^']*') is (down|deleted)(?! or inaccessible)"), r"\1 is gone"),
     (re.compile(r"amq\.gen-[A-Za-z0-9_-]+"), "amq.gen-*"),
     (re.compile(r"amq\.ctag-[A-Za-z0-9_-]+"), "amq.ctag-*"),
     (re.compile(r"amq\.rabbitmq\.reply-to\.[^\s'\",}]+"), "amq.rabbitmq.reply-to.*"),
