@@ -90,11 +90,14 @@ def mirror_columns(queue: QueueRecord, state: MirrorState | None) -> TableRow:
 
 
 def add_mirrors(row: TableRow, queue: QueueRecord, state: MirrorState | None) -> None:
-    """Add the columns of mirrors to a queue's row; if it is mirrored, replace its identifier, and add its
-    leader where its group has none for now."""
+    """Add the columns of mirrors to a queue's row, and its identifier; if it is mirrored, add its leader
+    where its group has none for now."""
     row.update(mirror_columns(queue, state))
     if state is not None:
-        row.update(pid=_pid(state.leader, queue), leader=row.get("leader") or state.leader)
+        row["leader"] = row.get("leader") or state.leader
+    node = state.leader if state is not None else queue.group.partition("@")[2]
+    if node:
+        row["pid"] = _pid(node, queue)
 
 
 def _pid(node: str, queue: QueueRecord) -> str:

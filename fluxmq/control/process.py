@@ -49,6 +49,7 @@ from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.node_departure import own_queues
 from fluxmq.control.node_revisions import NodeRevisions
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
@@ -660,8 +661,15 @@ class ControlProcess:
         return self._listener.processes
 
     async def _forget(self, node: str) -> None:
-        """Forget a node that is gone for good."""
+        """Forget a node that is gone for good, and the durable queues that it alone had."""
         await self._view.forget(node, self._shared)
+        assert self._topology is not None
+        lost = own_queues(self._topology.topology, node)
+        if lost:
+            _log.warning(
+                "queues are lost with their node", extra={"node": node, "queues": len(lost)}
+            )
+            await self._topology.change([(DeleteQueue(*each, by_broker=True),) for each in lost])
 
     async def _revised(self, message: ControlMessage) -> Body:
         """Answer another node, when this one's shards have a revision of topology or users."""

@@ -51,6 +51,9 @@ DERIVED_PORTS: Final = 999
 """Range of ports above that of cluster.raft.bind_addr over which groups without an address are
 spread."""
 
+MIRROR_TAKES_OVER_SECONDS: Final = 15.0
+"""Time until a mirror leads in place of a node that has ended: its lease of ten seconds, and what follows."""
+
 _NOT_GIVEN: Final = RaftGroup()
 
 
@@ -354,7 +357,9 @@ class GroupPlans:
             distribution_mode="forward" if mirrored else raft.distribution_mode,
             sync_mode=mirrored
             or (raft.sync_mode if section.sync_mode is None else section.sync_mode),
-            ack_timeout=section.ack_timeout or raft.ack_timeout,
+            ack_timeout=self._mirrored_wait()
+            if mirrored
+            else section.ack_timeout or raft.ack_timeout,
             replication_factor=factor,
             min_in_sync_replicas=1 if mirrored else min(in_sync, len(members)),
             heartbeat_timeout=timings["heartbeat_timeout"],
@@ -362,6 +367,13 @@ class GroupPlans:
             snapshot_interval=timings["snapshot_interval"],
             snapshot_threshold=timings["snapshot_threshold"],
         )
+
+    def _mirrored_wait(self) -> float:
+        """Return how long publishers to mirrored queues wait: for a mirror that is silent, or for another
+        leader."""
+        cluster = self._settings.cluster
+        wait = cluster.net_ticktime + MIRROR_TAKES_OVER_SECONDS
+        return max(wait, cluster.raft.ack_timeout)
 
     def _first(self, group: str) -> Mapping[str, int]:
         """Return the nodes on which a group may begin, each with how often it had joined by then."""

@@ -367,6 +367,7 @@ def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_fo
     with channel_of(first) as channel:
         channel.queue_declare("careful.q", durable=True)
         channel.basic_publish("", "careful.q", b"0")
+        channel.queue_declare("alone.q", durable=True)
 
     def record() -> MirrorRecord:
         found = [
@@ -409,3 +410,5 @@ def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_fo
         channel.basic_publish("", "careful.q", b"2")
         declared = channel.queue_declare("careful.q", passive=True)
         assert declared.method.message_count == 3
+        channel.queue_declare("alone.q", durable=True)  # what the node alone had is gone with it
+        assert f"<{second.name}." in second.broker.control("list_queues", "name", "pid")
