@@ -113,7 +113,7 @@ class HeldUp(Fault):
 
     kind = "F21 mirror held up, leader killed"
     silent = True
-    held_s: ClassVar[tuple[float, ...]] = (0.5, 2.0)
+    held_s: ClassVar[tuple[float, ...]] = (1.0, 2.0)
 
     def begin(self) -> None:
         leader, self.note = self.place.leader()
