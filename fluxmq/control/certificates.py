@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
@@ -26,6 +26,9 @@ from fluxmq.net.tls import TlsSettingsError
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.listeners import AnyTlsListener, ClientTlsListener
 from fluxmq.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from fluxmq.control.etcd.client import EtcdClient
 
 CHECK_SECONDS: Final = 60.0
 """Interval of looks at the files: a few system calls each."""
@@ -237,3 +240,19 @@ def _state(name: str) -> FileState:
     except OSError:
         return ()
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def renew_certificates(cluster: ClusterSettings, clients: Sequence[EtcdClient]) -> None:
+    """Show others new certificates from now on. Raises ClusterError for files that cannot be used."""
+    Security.of(cluster)
+    if not clients:
+        return
+    from fluxmq.control.etcd.client import EtcdError, credentials_of
+
+    try:
+        credentials = credentials_of(cluster)
+    except EtcdError as problem:  # they have vanished since
+        raise ClusterError(str(problem)) from problem
+    assert credentials is not None, "files are watched with TLS only"
+    for client in clients:
+        client.renew(credentials)

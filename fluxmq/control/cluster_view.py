@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fluxmq.control.mirrored_queues import MirroredQueues
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import ERROR_NOT_FOUND
 from fluxmq.settings.membership import ClusterNode, effective, read_nodes, with_mirrors
@@ -32,6 +33,7 @@ class ClusterView:
         self.settings = self._effective()
         self.others = self._others()
         self.keys: NodeKeys | None = None
+        self.mirroring = MirroredQueues()
 
     def _effective(self) -> Settings:
         return with_mirrors(effective(self.file, self.known, self.sets), self._mirrors)
@@ -57,6 +59,10 @@ class ClusterView:
         self.others.clear()  # others hold the set
         self.others.update(self._others())
 
+    def mirrors(self) -> bool:
+        """Return whether all nodes know mirrored groups."""
+        return self.keys is not None and self.keys.mirrors
+
     def members(self) -> Mapping[str, str]:
         """Return the addresses of the members of etcd that there are now, by node."""
         member = self.settings.cluster.member
@@ -74,6 +80,7 @@ class ClusterView:
         """Forget a node that is gone for good. Raises RequestError."""
         if shared is None:
             return
+        await self.mirroring.forget(node)
         try:
             await shared.forget(node)
         except RequestError as problem:

@@ -56,17 +56,20 @@ class MirrorStore(Protocol):
 
 
 class MirrorChoices:
-    """Those of one node's control process. ``settings`` returns those in force."""
+    """Those of one node's control process. ``settings`` returns those in force; ``able`` whether all nodes
+    know mirrored groups: until then, no queue is mirrored."""
 
     def __init__(
         self,
         store: MirrorStore,
         topology: Callable[[], Topology],
         settings: Callable[[], Settings],
+        able: Callable[[], bool],
     ) -> None:
         self._store = store
         self._topology = topology
         self._settings = settings
+        self.able = able
         self._loads: Counter[str] = Counter()
         self._counted_at = -LOAD_SECONDS
 
@@ -111,7 +114,7 @@ class MirrorChoices:
             return change
         queue, topology = change.queue, self._topology()
         home = queue.group.partition("@")[2]
-        if not home or topology.queue(queue.vhost, queue.name) is not None:
+        if not home or not self.able() or topology.queue(queue.vhost, queue.name) is not None:
             return change
         policy = mirror_policy(topology, queue)
         if policy is None:

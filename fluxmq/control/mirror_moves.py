@@ -39,6 +39,8 @@ from fluxmq.settings.schema import Settings
 
 LOOK_SECONDS: Final = 0.5
 """Interval between two looks whether something has changed."""
+CALM_SECONDS_MAX: Final = 5.0
+"""Longest time for which queues are not compared because others are being declared."""
 EMPTY_SECONDS: Final = 5.0
 """Interval between two looks whether queues that wait to be empty are."""
 MOVING_MAX: Final = 16
@@ -50,7 +52,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WantedNodes:
     """A queue, and the nodes that it should be on, its leader first. ``policy``: None for one that should
     be on one node, without mirrors; ``added``: nodes that would be new."""
 
@@ -87,7 +89,10 @@ class MirrorMoves(MirrorSync):
         self._task: asyncio.Task[None] | None = None
         self._seen: object = None
         """What everything was like when all queues were where they should be, or waited."""
-        self._waiting: dict[tuple[str, str], Outcome] = {}
+        self._revision = -1
+        self._compare_at = 0.0
+        """When queues are compared even if the topology changes all the time."""
+        self._waiting: dict[tuple[str, str], WantedNodes] = {}
         """Queues that move once they are empty."""
         self._count_at = 0.0
         self._said = RateLimited(_log, per_second=0.1, burst=3)
@@ -128,7 +133,8 @@ class MirrorMoves(MirrorSync):
 
     async def synchronise(self, queue: QueueRecord, *, begin: bool) -> SyncState:
         """Have a queue's mirrors synchronised unless they are. Raises RequestError."""
-        outcome = None if queue.moving_to or not begin else self._outcome(queue)
+        able = begin and self._choices.able() and not queue.moving_to
+        outcome = self._outcome(queue) if able else None
         if outcome is not None and outcome.policy is not None and outcome.added:
             await self._move([outcome])
             return SyncState(True)
@@ -155,7 +161,7 @@ class MirrorMoves(MirrorSync):
         """See to the queues; outermost frame of its task."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._store.known:
+            if not (self._store.known and self._choices.able()):
                 continue
             try:
                 await self._look()
@@ -165,8 +171,11 @@ class MirrorMoves(MirrorSync):
                 _log.exception("mirrored queues cannot be seen to")
 
     async def _look(self) -> None:
-        now = self._topology().revision, self._store.records, self._choices.online
-        if now != self._seen:
+        revision, time = self._topology().revision, asyncio.get_running_loop().time()
+        calm, self._revision = revision == self._revision, revision
+        now = revision, self._store.records, self._choices.online
+        if now != self._seen and (calm or time >= self._compare_at):
+            self._compare_at = time + CALM_SECONDS_MAX
             found, moving = await self._differing()
             self._waiting = {
                 (each.queue.vhost, each.queue.name): each for each in found if each.waits
@@ -175,17 +184,16 @@ class MirrorMoves(MirrorSync):
             await self._move(ready[: max(MOVING_MAX - moving, 0)])
             if not ready:
                 self._seen = now
-        loop = asyncio.get_running_loop()
-        if self._waiting and loop.time() >= self._count_at:
-            self._count_at = loop.time() + EMPTY_SECONDS
+        if self._waiting and time >= self._count_at:
+            self._count_at = time + EMPTY_SECONDS
             counts = await self._count([each.queue for each in self._waiting.values()])
             empty = [each for key, each in self._waiting.items() if counts.get(key) == 0]
             await self._move(empty[:MOVING_MAX])
 
-    async def _differing(self) -> tuple[list[Outcome], int]:
+    async def _differing(self) -> tuple[list[WantedNodes], int]:
         """Return the queues that are not where they should be, and how many move already; have moves to
         where queues should not be any more aborted."""
-        found: list[Outcome] = []
+        found: list[WantedNodes] = []
         moving = 0
         topology, records = self._topology(), self._store.records
         node = self._settings().cluster.node_id
@@ -209,14 +217,14 @@ class MirrorMoves(MirrorSync):
             await self._change(aborted)
         return found, moving
 
-    def _leads_to(self, queue: QueueRecord, outcome: Outcome | None) -> bool:
+    def _leads_to(self, queue: QueueRecord, outcome: WantedNodes | None) -> bool:
         """Return whether a queue moves to where it should be."""
         target = self._store.records.get(queue.moving_to)
         if target is None or outcome is None or outcome.policy is None:
             return target is None
         return _is_as_wanted(target, outcome.policy, outcome.nodes)
 
-    def _outcome(self, queue: QueueRecord) -> Outcome | None:
+    def _outcome(self, queue: QueueRecord) -> WantedNodes | None:
         """Return where a queue should be; None if it is there, or cannot move now."""
         topology, records = self._topology(), self._store.records
         record, online = self._record(queue), self._choices.online
@@ -227,7 +235,7 @@ class MirrorMoves(MirrorSync):
         ):
             return None
         if policy is None:
-            return Outcome(queue, None, (leader,), ())
+            return WantedNodes(queue, None, (leader,), ())
         if record is None and not queue.group.startswith((f"{LOCAL}-", f"{BUFFERED}-")):
             return None
         mirrors = () if record is None else record.mirrors
@@ -244,12 +252,14 @@ class MirrorMoves(MirrorSync):
         if record is not None and _is_as_wanted(record, policy, nodes):
             return None
         present = {leader, *mirrors}
-        return Outcome(queue, policy, nodes, tuple(each for each in nodes if each not in present))
+        return WantedNodes(
+            queue, policy, nodes, tuple(each for each in nodes if each not in present)
+        )
 
-    async def _move(self, outcomes: Sequence[Outcome]) -> None:
+    async def _move(self, those: Sequence[WantedNodes]) -> None:
         """Start to move queues. Raises RequestError."""
         sets: list[Set] = []
-        for each in outcomes:
+        for each in those:
             queue = each.queue
             if each.policy is None:
                 group = self._own_group(queue, each.nodes[0])

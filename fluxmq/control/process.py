@@ -18,14 +18,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.cluster.errors import ClusterError
-from fluxmq.cluster.security import Security
 from fluxmq.control import (
     backups,
     clustering,
@@ -44,13 +42,13 @@ from fluxmq.control.certificates import (
     of_client_listeners,
     of_listener,
     of_transport,
+    renew_certificates,
 )
 from fluxmq.control.cluster_view import ClusterView
 from fluxmq.control.directory import KINDS as USER_KINDS
 from fluxmq.control.directory import Directory
 from fluxmq.control.first_user import first_user
 from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
-from fluxmq.control.mirrors import MirrorState
 from fluxmq.control.node_revisions import NodeRevisions
 from fluxmq.control.other_nodes import ControlOfNodes
 from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
@@ -105,7 +103,6 @@ from fluxmq.metrics.rabbitmq_names import ScrapedNode
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.changes import DeleteQueue
 from fluxmq.routing.topology.configured import configured_queue
-from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.listeners import HttpsListener, MetricsListener
@@ -115,10 +112,8 @@ from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.control.etcd.client import EtcdClient
-    from fluxmq.control.etcd.mirrors import MirrorKeys
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.management.api import ManagementApi
-    from fluxmq.control.mirror_moves import MirrorMoves
 
 # Heartbeats, reports of suppressed log lines, and memory checks.
 HEARTBEAT_SECONDS: Final = 1.0
@@ -178,7 +173,6 @@ class ControlProcess:
             self._forget,
             self._view.lives,
         )
-        self._mirror_moves: MirrorMoves | None = None
         self._greeting: list[GreetingUser] = []
         recent = RecentLog(self._processes)
         self._answers: dict[str, Callable[[ControlMessage], Awaitable[Body]]] = {
@@ -189,7 +183,8 @@ class ControlProcess:
         }
         """Handlers of requests by kind."""
         self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
-        self._serving: dict[str, Serving] = {}
+        self._greeting.append(self._view.mirroring)
+        self._serving: dict[str, Serving] = {"mirrored queues": self._view.mirroring}
         """Other parts to stop before the metadata is closed, by name in the log."""
         self._listener = ControlListener(
             Service(self._answer, self._greeted, self._gone), os.geteuid()
@@ -241,9 +236,8 @@ class ControlProcess:
                 None if self._shared is None else self._clustering.replicas,
                 self._settings.cluster.node_id,
                 self._other_nodes(),
-                self._mirror_state,
+                self._view.mirroring.state,
             )
-            self._listing = listing
             details = self._details(topology_service)
             self._answers |= dict.fromkeys(node_details.KINDS, details.answer)
             self._answers |= dict.fromkeys(listings.KINDS, listing.answer)
@@ -271,7 +265,7 @@ class ControlProcess:
         watch = CertificateWatch(self._shards, time.time)
         self._serving["certificates"] = watch
         self._greeting.append(watch)
-        self._start_cluster(self._settings.cluster, watch)
+        self._start_cluster(self._settings.cluster, watch, listing)
         management = cache(lambda: self._management(listing))
 
         async def defined(message: ControlMessage) -> Body:
@@ -398,15 +392,17 @@ class ControlProcess:
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
 
-    def _start_cluster(self, cluster: ClusterSettings, watch: CertificateWatch) -> None:
+    def _start_cluster(
+        self, cluster: ClusterSettings, watch: CertificateWatch, listing: listings.Listings
+    ) -> None:
         """Start what a cluster has in etcd, and watch the certificates shown to other nodes and to
         etcd. Raises BootError."""
         clients = []
         if cluster.enabled and cluster.etcd is not None:
-            clients = self._start_etcd(cluster)
-        watch.add(of_transport(cluster, partial(_renew_certificates, cluster, clients)))
+            clients = self._start_etcd(cluster, listing)
+        watch.add(of_transport(cluster, partial(renew_certificates, cluster, clients)))
 
-    def _start_etcd(self, cluster: ClusterSettings) -> list[EtcdClient]:
+    def _start_etcd(self, cluster: ClusterSettings, listing: listings.Listings) -> list[EtcdClient]:
         """Start the parts that use etcd; return their connections to it. Raises BootError."""
         # The library writes lines of its own to standard error; its errors are logged here.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -415,6 +411,7 @@ class ControlProcess:
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.metadata_keys import FLAT_MAX, NESTED_MAX
+        from fluxmq.control.etcd.mirrors import MirrorKeys
         from fluxmq.control.etcd.retained import RetainedKeys
 
         clients: list[EtcdClient] = []
@@ -434,7 +431,15 @@ class ControlProcess:
             self._serving["topology and users"] = self._shared
             self._shared.start(client(), lambda: election.leads)
             self._follow_nodes(client(), self._shared)
-            self._follow_mirrors(client(), lambda: election.leads)
+            assert self._topology is not None, "the metadata is open"
+            keys = MirrorKeys(
+                *(client(), cluster.node_id, lambda: election.leads),
+                *(self._shards, self._view.mirrored),
+            )
+            self._answers |= self._view.mirroring.start(
+                *(keys, self._shared, self._topology, lambda: self._settings),
+                *(self._view.mirrors, listing),
+            )
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained
         self._greeting.append(retained)
@@ -508,7 +513,7 @@ class ControlProcess:
             await topology.change([(DeleteQueue(*queue, by_broker=True),) for queue in queues])
 
         async def forget(node: str) -> None:
-            await self._forget_mirrors(node)
+            await self._view.mirroring.forget(node)
             await shared.forget(node)
 
         leaving = Departure(
@@ -524,34 +529,6 @@ class ControlProcess:
         keys.start()
         for shard in self._shards():
             keys.greeted(shard)
-
-    def _follow_mirrors(self, client: EtcdClient, coordinates: Callable[[], bool]) -> None:
-        """Follow the mirrored groups, and decide who leads them."""
-        from fluxmq.control.etcd import mirrors
-        from fluxmq.control.mirror_choices import MirrorChoices
-        from fluxmq.control.mirror_moves import MirrorMoves
-
-        node = self._settings.cluster.node_id
-        keys = self._serving["mirrored groups"] = mirrors.MirrorKeys(
-            client, node, coordinates, self._shards, self._view.mirrored
-        )
-        self._greeting.append(keys)
-        self._answers |= dict.fromkeys(mirrors.KINDS, keys.answer)
-        topology, listing = self._topology, self._listing
-        assert topology is not None, "the metadata is open"
-        choices = MirrorChoices(keys, lambda: topology.topology, lambda: self._settings)
-        topology.prepare = choices.prepare
-        moves = self._mirror_moves = self._serving["mirrored queues"] = MirrorMoves(
-            *(keys, choices, lambda: topology.topology, lambda: self._settings),
-            *(topology.change, listing.messages),
-        )
-        asked = mirror_requests.MirrorRequests(lambda: topology.topology, moves.state, moves)
-        self._answers |= dict.fromkeys(mirror_requests.KINDS, asked.answer)
-        keys.start()
-        moves.start()
-
-    def _mirror_state(self, queue: QueueRecord) -> MirrorState | None:
-        return None if self._mirror_moves is None else self._mirror_moves.state(queue)
 
     async def _start_http(
         self, management: Callable[[], ManagementApi], watch: CertificateWatch
@@ -684,13 +661,7 @@ class ControlProcess:
 
     async def _forget(self, node: str) -> None:
         """Forget a node that is gone for good."""
-        await self._forget_mirrors(node)
         await self._view.forget(node, self._shared)
-
-    async def _forget_mirrors(self, node: str) -> None:
-        mirrors = self._serving.get("mirrored groups")
-        if mirrors is not None:
-            await cast("MirrorKeys", mirrors).forget(node)
 
     async def _revised(self, message: ControlMessage) -> Body:
         """Answer another node, when this one's shards have a revision of topology or users."""
@@ -782,22 +753,6 @@ class ControlProcess:
         finally:
             peer.abort()
         return None
-
-
-def _renew_certificates(cluster: ClusterSettings, clients: Sequence[EtcdClient]) -> None:
-    """Show others new certificates from now on. Raises ClusterError for files that cannot be used."""
-    Security.of(cluster)
-    if not clients:
-        return
-    from fluxmq.control.etcd.client import EtcdError, credentials_of
-
-    try:
-        credentials = credentials_of(cluster)
-    except EtcdError as problem:  # they have vanished since
-        raise ClusterError(str(problem)) from problem
-    assert credentials is not None, "files are watched with TLS only"
-    for client in clients:
-        client.renew(credentials)
 
 
 async def _refuse(message: ControlMessage) -> Body:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -100,8 +100,6 @@ class TopologyService:
         """Revision that is on disk and sent to shards."""
         self.known = False
         """True once there is a topology: a new node of a cluster waits for the cluster's."""
-        self.prepare: Callable[[Sequence[Set]], Awaitable[Sequence[Set]]] | None = None
-        """Puts queues that are declared into their mirrored groups, in a cluster."""
         self.decider: Decider | None = None
         """The cluster that decides, if this node belongs to one."""
         self._node = node
@@ -183,8 +181,6 @@ class TopologyService:
 
         Raises RequestError when they could not be written; then nothing happened.
         """
-        if self.prepare is not None:
-            sets = await self.prepare(sets)
         decide = self.decide if self.decider is None else self.decider.change
         revision, results = await decide(sets)
         unconfirmed = await self.revision_barrier.missing(revision, CONFIRM_SECONDS)

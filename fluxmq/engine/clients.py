@@ -51,11 +51,8 @@ class GroupLookup(Protocol):
     def attach(self) -> AttachCallback:
         """Attaches a client's consumer to a group."""
 
-    def client(self, group: str) -> GroupTarget:
-        """Return the client of a group."""
-
-    def follower(self, group: str) -> GroupTarget:
-        """Return the client of a group for consumers."""
+    def client(self, group: str, following: bool = False) -> GroupTarget:
+        """Return the client of a group; for consumers that follow their queue if ``following``."""
 
     def hold(self, connection: Connection) -> bool:
         """Pause a connection until there is room for appends; return False if there is."""
@@ -207,7 +204,9 @@ class QueueClients:
                 consumer.primary = answer.primary.encode()
                 done(Outcome.OK)
 
-        self._groups.attach(self._groups.follower(info.group), asked, consumer, attached)
+        self._groups.attach(
+            self._groups.client(info.group, following=True), asked, consumer, attached
+        )
 
     def _limit(self, session: Session, wanted: QueueSubscription) -> int:
         """Return a consumer's prefetch limit.

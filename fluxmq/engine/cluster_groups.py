@@ -64,15 +64,6 @@ class ClusterGroups(GroupObserver, Protocol):
         """Return the client of a group that this node does not have alone; None for its own."""
         return None
 
-    def follower(self, group: str) -> GroupTarget | None:
-        """Return the client of a group for consumers that follow their queue to another group; None
-        where queues do not move."""
-        return None
-
-    def moves(self, queue: str, group: str, moving: bool) -> None:
-        """Note whether a queue is about to move away from one of this node's own groups."""
-        return
-
     def sender(self, group: str) -> GroupTarget | None:
         """Return the client for messages that queues themselves send, like `client`."""
         return None

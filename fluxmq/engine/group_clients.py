@@ -32,7 +32,7 @@ from fluxmq.replication.node_map import NodeMap
 from fluxmq.replication.queue_plans import QueuePlans
 from fluxmq.replication.replicated_groups import ReplicatedGroups
 from fluxmq.replication.shard_links import ShardLinks
-from fluxmq.settings.clustering import EPHEMERAL, LOCAL
+from fluxmq.settings.clustering import LOCAL
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 
@@ -111,8 +111,6 @@ class GroupClients:
         self._now = now
         self.numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         """Numbers of this shard's appends, to these and its own groups: queues may move between them."""
-        self._moving: dict[str, set[str]] = {}
-        """Queues that move away from this node's own groups, by group."""
         self._clients: dict[tuple[str, For], GroupClient] = {}
         self._copies: dict[str, ReplicaClient] = {}
         """By group, this shard's copies, for consumers that read them."""
@@ -192,34 +190,8 @@ class GroupClients:
         if found is not None:  # as for every publish but the first
             return found
         if "@" not in group and not self.plans.replicated(group):
-            return self._own(group) if self._moving and group in self._moving else None
+            return None
         return self._new(group, For.CLIENTS)
-
-    def _own(self, group: str) -> GroupClient | None:
-        """Return the client of an own group from which queues move away, until they have moved, or
-        stayed, and their appends are answered. It knows appends again that are made twice."""
-        client = self._kept(self._abroad(group))
-        if self._moving[group] or not client.idle:
-            return client
-        del self._moving[group]
-        return None
-
-    def _kept(self, group: str) -> GroupClient:
-        return self._clients.get((group, For.CLIENTS)) or self._new(group, For.CLIENTS)
-
-    def follower(self, group: str) -> GroupTarget | None:
-        """Return the client of a group for consumers that follow their queue to another group; None
-        for a group in memory, whose queues do not move."""
-        if "@" in group or self.plans.replicated(group):
-            return self.client(group)
-        return None if group.startswith(EPHEMERAL) else self._kept(self._abroad(group))
-
-    def moves(self, queue: str, group: str, moving: bool) -> None:
-        """Note whether a queue is about to move away from one of this node's own groups."""
-        if moving and self._is_own(group):
-            self._moving.setdefault(group, set()).add(queue)
-        elif group in self._moving:
-            self._moving[group].discard(queue)
 
     def sender(self, group: str) -> GroupTarget | None:
         """Return the client for messages sent by queues: like `client`, but always forwarding."""
@@ -263,7 +235,6 @@ class GroupClients:
         """Move a queue's appends and consumers to its new group."""
         own = {each: self._is_own(each) for each in (before, after)}
         source_name, target_name = (self._abroad(each) if own[each] else each for each in own)
-        self.moves(queue, before, False)
         for whose in For:
             source = self._clients.get((source_name, whose))
             if source is not None:

@@ -111,6 +111,8 @@ class NodeGroups:
             name: True for name in places.placement.moving if places.shard_of(name) == shard
         }
         """Groups that are leaving this shard, and whether they are closed here."""
+        self.moving: dict[str, set[str]] = {}
+        """Groups from which queues move away, and these queues."""
         self._shard = shard
         self._places = places
         self._service = service
@@ -182,9 +184,17 @@ class NodeGroups:
 
     def moved(self, queue: str, before: str, other: GroupTarget) -> None:
         """Hand a queue's requests and consumers to the client of the group that it is in now."""
+        self.moves(queue, before, False)
         client = self._clients.get(before)
         if client is not None and isinstance(other, GroupClient):
             client.hand_over(queue, other)
+
+    def moves(self, queue: str, group: str, moving: bool) -> None:
+        """Note whether a queue is about to move away from a group."""
+        if moving:
+            self.moving.setdefault(group, set()).add(queue)
+        elif group in self.moving:
+            self.moving[group].discard(queue)
 
     @property
     def above_high_watermark(self) -> bool:

@@ -13,6 +13,7 @@ from fluxmq.metrics.instruments import Histogram, Instruments
 from fluxmq.metrics.registry import OTHER_QUEUES, QUEUE_SERIES_MAX, Sample
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.states import QueueState
+from fluxmq.settings.group_names import is_mirrored
 
 _STATES = {"follower": "following", "candidate": "leaderless"}
 """State in metrics, by this node's role, of groups led on another node or by none."""
@@ -63,6 +64,9 @@ class QueueReports:
                 states["failed"] += 1
             elif hosted.driver.leading:
                 states["leading"] += 1
+            elif is_mirrored(hosted.group.name) and hosted.role == "candidate":
+                # It may wait for its leader's node, which may be waited for by others to be ready.
+                states["following"] += 1
             else:
                 states[_STATES.get(hosted.role, "starting")] += 1
         return states

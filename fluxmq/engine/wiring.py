@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fluxmq.engine.clients import QueueClients
 from fluxmq.engine.cluster_groups import OWN_GROUPS, ClusterGroups
 from fluxmq.engine.group import ReplicationGroup
+from fluxmq.engine.group_client import GroupClient
 from fluxmq.engine.group_server import GroupServer
 from fluxmq.engine.handover import Handovers
 from fluxmq.engine.names import QueueNames
@@ -29,6 +30,7 @@ from fluxmq.replication.disk import Disk
 from fluxmq.replication.hosted_groups import HostedGroups
 from fluxmq.replication.nodes import Nodes
 from fluxmq.replication.placement import Places
+from fluxmq.settings.clustering import BUFFERED, LOCAL
 from fluxmq.settings.group_names import group_of_set, is_mirrored
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
@@ -180,13 +182,25 @@ class Queues:
 
     # Clients of groups
 
-    def client(self, group: str) -> GroupTarget:
-        """Return the client of a group, for connections of this shard."""
-        return self.elsewhere.client(group) or self.node_groups.client(group)
+    def client(self, group: str, following: bool = False) -> GroupTarget:
+        """Return the client of a group, for connections of this shard. Consumers are ``following``: they
+        follow their queue to another group, also from one of this node's own."""
+        found = self.elsewhere.client(group)
+        if found is None and (following or group in self.node_groups.moving):
+            found = self._following(group, following)
+        return found or self.node_groups.client(group)
 
-    def follower(self, group: str) -> GroupTarget:
-        """Return the client of a group for consumers, which follow their queue to another group."""
-        return self.elsewhere.follower(group) or self.client(group)
+    def _following(self, group: str, always: bool) -> GroupTarget | None:
+        """Return the client of one of this node's own durable groups by which other nodes' shards use it,
+        as do its own ones unless nothing moves away from it: requests that are made twice count once."""
+        if not group.startswith((f"{LOCAL}-", f"{BUFFERED}-")):
+            return None
+        found = self.elsewhere.client(self.names.shared_name(group))
+        moving = self.node_groups.moving
+        if always or moving[group] or not isinstance(found, GroupClient) or not found.idle:
+            return found
+        del moving[group]
+        return None
 
     def sender(self, group: str) -> GroupTarget:
         """Return the client for messages that queues themselves send: it forwards them to the
@@ -207,7 +221,7 @@ class Queues:
         """Redirect this shard's requests and consumers of a queue that has moved to another
         group."""
         self.elsewhere.moved(queue, before, after)
-        self.node_groups.moved(queue, before, self.follower(after))
+        self.node_groups.moved(queue, before, self.client(after, following=True))
 
     def join(self, links: dict[int, Link], origin: int) -> QueueLinks:
         """Connect to the other shards, as server and as client; ``origin``: a number of this

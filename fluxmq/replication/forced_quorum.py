@@ -65,7 +65,7 @@ class Forcing:
         StorageError."""
         if is_mirrored(group):
             raise StorageError(
-                f"{group} is a group of mirrored queues: start this node, and run forget_cluster_node"
+                f"{group} is a group of mirrored queues: start this node, and run fluxmqctl forget_node"
                 " for a leader that is gone for good"
             )
         record = read_record(self._files, self._paths, group)

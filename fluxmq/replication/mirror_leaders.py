@@ -28,7 +28,6 @@ from fluxmq.ipc.mirrored_groups import (
     MirrorLead,
     Mirrors,
 )
-from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
 from fluxmq.replication.forced_mirrors import ForcedMirrors
@@ -44,8 +43,15 @@ streams, and one that is only slow keeps them."""
 _log = get_logger("fluxmq.cluster")
 
 
-class RecordKeeper:
-    """Has the record of one group changed; implements ``MirrorKeeper``. ``request`` gets the leader's
+RequestControl = Callable[[str, Body, Answered], bool]
+
+
+def _unsent(_kind: str, _body: Body, _answered: Answered) -> bool:
+    return False
+
+
+class MirrorRecordChanges:
+    """Has the record of one group changed; implements ``VoterRecord``. ``request`` gets the leader's
     term, a member, its state, and what to call with whether that is done."""
 
     def __init__(self, request: Callable[[int, int, str, Callable[[bool], None]], None]) -> None:
@@ -83,7 +89,8 @@ class MirrorLeaders:
         self._stirred = stirred
         self._now = now
         self.groups: Mapping[str, GroupMirrors] = {}
-        self._control: RequestSender | None = None
+        self.request: RequestControl = _unsent
+        """Sends a request to the control process; returns whether it was sent."""
         self._asking: set[tuple[str, str]] = set()
         """Requests under way: by group and node, with the own one to lead."""
         self._again: dict[tuple[str, str], float] = {}
@@ -99,10 +106,6 @@ class MirrorLeaders:
         """Handlers of control's messages by kind."""
         return {MIRRORS: self._told}
 
-    def connect(self, control: RequestSender) -> None:
-        """Send requests through this client from now on."""
-        self._control = control
-
     def _told(self, body: Body, answered: Answered) -> None:
         before, self.groups = self.groups, Mirrors.from_body(body).groups
         if before.keys() != self.groups.keys():
@@ -117,7 +120,7 @@ class MirrorLeaders:
     ) -> bool:
         """Ask control, unless it is asked about this already, or was a moment ago; return whether it is
         asked. ``done`` gets the epoch of the answer, 0 for a refusal."""
-        if self._control is None or key in self._asking or self._now() < self._again.get(key, 0.0):
+        if key in self._asking or self._now() < self._again.get(key, 0.0):
             return False
         self._asking.add(key)
 
@@ -127,7 +130,7 @@ class MirrorLeaders:
                 self._again[key] = self._now() + ASK_SECONDS
             done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
 
-        if not self._control.request(kind, body.to_body(), answered):
+        if not self.request(kind, body.to_body(), answered):
             self._asking.discard(key)
             self._again[key] = self._now() + ASK_SECONDS
             return False
@@ -208,8 +211,8 @@ class MirrorLeaders:
                 each for each in self._voters if self._replicas.get(each.plan.name) is not each
             ]:
                 del self._voters[former]
-            keeper = RecordKeeper(partial(self._request, replica))
-            found = self._voters[replica] = MirrorVoters(keeper, self._now)
+            record = MirrorRecordChanges(partial(self._request, replica))
+            found = self._voters[replica] = MirrorVoters(record, self._now)
         return found
 
     def _watch(

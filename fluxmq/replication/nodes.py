@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from fluxmq.ipc.conversation import RequestHandler
-from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.metrics.registry import Sample
 from fluxmq.net.links import FrameLink
 from fluxmq.replication.open_group import ALONE, AnyHosted, Member
@@ -92,10 +91,6 @@ class Nodes(Protocol):
     ) -> None:
         """Use the links to this node's shards, and make those to other nodes; ``arrived`` is called
         before frames of those are handled."""
-        return
-
-    def connect(self, control: RequestSender) -> None:
-        """Send requests to the control process through this client from now on."""
         return
 
     def commands(self) -> dict[str, RequestHandler]:

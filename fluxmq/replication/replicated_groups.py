@@ -1,5 +1,8 @@
 """The replicated groups of a shard, and its links to other nodes: builds every part, and tells each
-what it needs of a group's events."""
+what it needs of a group's events.
+
+Longer than 500 lines because it names every part once, with what each needs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from fluxmq.cluster.shard_pairs import every_shard
 from fluxmq.ipc.cluster_nodes import CLUSTER_NODES, ClusterNodes
 from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body
-from fluxmq.ipc.topology_client import RequestSender
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.net.links import FrameLink
@@ -210,7 +212,7 @@ class ReplicatedGroups:
         self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
         self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
         self.heartbeats = HeartbeatLinks(shards, hosting, now)
-        self.mirrors = self.members.mirrors = MirrorLeaders(
+        self.members.mirrors = MirrorLeaders(
             *(shards.node, self._settings.cluster.net_ticktime, replicas),
             ForcedMirrors(hosting, files, paths),
             *(self._on_mirrors, self.heartbeats.stirred, now),
@@ -241,11 +243,8 @@ class ReplicatedGroups:
     def commands(self) -> dict[str, RequestHandler]:
         """Return the handlers of control's questions and orders by kind."""
         orders = self.orders_here.commands()
-        return {**orders, CLUSTER_NODES: self._on_nodes, **self.mirrors.commands}
-
-    def connect(self, control: RequestSender) -> None:
-        """Send requests to the control process through this client from now on."""
-        self.mirrors.connect(control)
+        assert self.members.mirrors is not None, "they were made"
+        return {**orders, CLUSTER_NODES: self._on_nodes, **self.members.mirrors.commands}
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Return the handlers of control frames of shards of this node and others, by name."""

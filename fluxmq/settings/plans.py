@@ -8,6 +8,8 @@ log determines its members, and ``nodes`` has the addresses of those that may be
 Sources: the keys and inheritance of the founding documents (replication groups); choice of members
 by rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
 1998).
+
+Longer than 500 lines because members, addresses and timings of a group follow from the same settings.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Start: bind to the parent, read the settings, greet the other shards, accept connections once their
 interest is known. Stop (SIGTERM): accept no more connections, notify clients, flush output, exit.
 The loop itself writes the heartbeat, so that a hanging shard is detected.
+
+Longer than 500 lines because it names every part of the process once, with what each needs.
 """
 
 from __future__ import annotations
@@ -176,7 +178,13 @@ class Worker:
         """Share this shard's groups with other nodes."""
         from fluxmq.engine.group_clients import share  # as above
 
-        share(queues, self.settings, endpoint, self.clock)
+        nodes = share(queues, self.settings, endpoint, self.clock)
+        mirrors = nodes.members.mirrors
+        assert mirrors is not None, "they were made"
+        mirrors.request = self._request
+
+    def _request(self, kind: str, body: Body, answered: Answered) -> bool:
+        return self.control.request(kind, body, answered)
 
     def _time_is_known(self) -> None:
         self.shard.queues.go_on()
@@ -363,7 +371,6 @@ class Worker:
         )
         self.shard.amqp.topology.connect(self.control)
         self.shard.node_questions.connect(self.control)
-        self.shard.queues.nodes.connect(self.control)
         self.shard.authentication.backends.connect(self.control)
         self.shard.authentication.upgrades.connect(self.control)
         for user in self.shard.control_users:

@@ -325,3 +325,87 @@ def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other
     with channel_of(third) as channel:
         declared = channel.queue_declare("ha.stopping", passive=True)
         assert declared.method.message_count == 2
+
+
+def test_a_shard_that_is_started_again_leads_its_groups_in_another_term(cluster: Cluster) -> None:
+    """S4-44, S4-45: nobody else leads them meanwhile."""
+    first, *_ = cluster.nodes
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.restarted", durable=True)
+        channel.basic_publish("", "ha.restarted", b"0")
+    epochs = {group: each.epoch for group, each in records(first).items()}
+    (shard,) = [each for each in first.processes() if "shard-0" in " ".join(each.cmdline())]
+    shard.kill()
+
+    def led_again() -> bool:
+        found = records(first)
+        mine = [group for group, each in found.items() if each.leader == first.name]
+        return bool(mine) and all(found[group].epoch > epochs[group] for group in mine)
+
+    eventually(led_again, "it leads again", SECONDS)
+    first.broker.wait_ready(SECONDS)
+    with channel_of(first) as channel:
+        channel.basic_publish("", "ha.restarted", b"1")
+        declared = channel.queue_declare("ha.restarted", passive=True)
+        assert declared.method.message_count == 2
+
+
+def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_forgotten(
+    cluster: Cluster,
+) -> None:
+    """S4-59, S4-63, S4-66, S4-69. The last test: a node does not come back."""
+    first, second, third = cluster.nodes
+    definition = json.dumps(
+        {
+            "ha-mode": "nodes",
+            "ha-params": [first.name, third.name],
+            "ha-promote-on-failure": "when-synced",
+            "ha-promote-on-shutdown": "always",
+        }
+    )
+    first.broker.control("set_policy", "ha-careful", r"^careful\.", definition)
+    with channel_of(first) as channel:
+        channel.queue_declare("careful.q", durable=True)
+        channel.basic_publish("", "careful.q", b"0")
+
+    def record() -> MirrorRecord:
+        found = [
+            each for each in records(second).values() if each.promote_on_failure == "when-synced"
+        ]
+        (each,) = found
+        return each
+
+    third.kill()
+    with channel_of(first) as channel:
+        channel.basic_publish("", "careful.q", b"1")
+    first.stop()
+    third.start()
+    third.broker.wait_ready(SECONDS)
+    assert record().leader == first.name
+    first.start()
+    first.broker.wait_ready(SECONDS)
+    with channel_of(second) as channel:
+
+        def counted() -> int:
+            declared = channel.queue_declare("careful.q", passive=True)
+            return int(declared.method.message_count)
+
+        eventually(lambda: counted() == 2, "everything is there", SECONDS)
+    eventually(
+        lambda: all(each.synchronised for each in record().members), "it is a mirror", SECONDS
+    )
+    first.kill()
+
+    def forgotten() -> bool:
+        try:
+            second.broker.control("forget_node", first.name)
+        except AssertionError as refusal:
+            print(str(refusal)[:300])
+        return record().member(first.name) is None
+
+    eventually(forgotten, "the node is forgotten", SECONDS)
+    assert record().leader == third.name
+    with channel_of(second) as channel:
+        channel.basic_publish("", "careful.q", b"2")
+        declared = channel.queue_declare("careful.q", passive=True)
+        assert declared.method.message_count == 3

@@ -64,8 +64,10 @@ PREFIX: Final = b"/fluxmq/cluster/"
 SETS: Final = b"/fluxmq/cluster-sets/"
 VERSIONS: Final = b"/fluxmq/cluster-versions/"
 """These three are beside each other, ``SETS`` first and ``PREFIX`` last: one watch follows all."""
-VERSION: Final = 1
-"""Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets."""
+VERSION: Final = 2
+"""Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets, 2
+mirrored groups."""
+MIRRORING_VERSION: Final = 2
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
@@ -106,6 +108,7 @@ class NodeKeys:
         self._path = str(Path(data_dir) / FILE_NAME)
         self.nodes: Mapping[str, ClusterNode] = known.nodes
         self.sets: Mapping[str, NodeSet] = known.sets
+        self._versions: Mapping[str, int] = {}
         self._thread = thread
         self._shards = shards
         self._changed = changed
@@ -179,6 +182,7 @@ class NodeKeys:
         ValueError."""
         async with self._reading:  # or an older answer could be taken after a newer one
             entries, revision = await self._entries()
+            self._versions = _versions_of(entries)
             await self._take(_nodes_of(entries), _sets_of(entries))
         return entries, revision
 
@@ -259,6 +263,13 @@ class NodeKeys:
             await self._client.transact(
                 (Created(key, 0),), (Put(key, msgspec.json.encode(node_set)),)
             )
+
+    @property
+    def mirrors(self) -> bool:
+        """True once all nodes have said that they know mirrored groups; others would begin them differently."""
+        there = [name for name, node in self.nodes.items() if not node.left]
+        known = (self._versions.get(name, 0) >= MIRRORING_VERSION for name in there)
+        return bool(there) and all(known)
 
     def _all(self) -> ClusterNodes:
         return ClusterNodes(dict(self.nodes), dict(self.sets))

@@ -27,7 +27,6 @@ from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
     LOST,
-    MIRROR_CHANGE,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
     MIRRORS,
@@ -46,7 +45,6 @@ from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/mirrors/"
 """Directly before `NODES`: one watch follows both."""
-KINDS: Final = (MIRROR_LEAD, MIRROR_CHANGE)
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 LOOK_SECONDS: Final = 1.0

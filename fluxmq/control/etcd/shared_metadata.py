@@ -79,6 +79,8 @@ class SharedMetadata:
         self._directory: Directory
         self._tasks: list[asyncio.Task[None]] = []
         self._announced = asyncio.Event()
+        self.prepare: Callable[[Sequence[Set]], Awaitable[Sequence[Set]]] | None = None
+        """Puts queues that are declared into their mirrored groups."""
         self.commits = 0
         self.conflicts = 0
 
@@ -131,11 +133,12 @@ class SharedMetadata:
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
         """Decide about sets of changes, see `ports.Decider`."""
+        prepared = sets if self.prepare is None else await self.prepare(sets)
 
         async def decide() -> tuple[int, tuple[Refusal | None, ...]]:
             # Leftovers of the node's previous life must be gone before anything is added.
             await self._announced.wait()
-            return await self._topology.decide(sets)
+            return await self._topology.decide(prepared)
 
         return await self._decided(decide, retryable=True)
 

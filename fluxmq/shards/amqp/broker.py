@@ -487,7 +487,7 @@ class AmqpBroker:
             return
         queue = wanted.queue
         group = self._queues.names.group_of(queue.internal_name, queue.group)
-        attach = partial(self._queues.attach, self._queues.follower(group))
+        attach = partial(self._queues.attach, self._queues.client(group, following=True))
         consume(attach, wanted, port, attached, self._refusal)
 
     def reply_open(self, port: AmqpConsumerPort) -> str:

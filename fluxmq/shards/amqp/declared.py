@@ -182,7 +182,7 @@ class DeclaredQueues:
         if before is not None and before.group != name:
             self._end_in(before.group, queue.internal_name)
             self._queues.moved(queue.internal_name, before.group, name)
-        self._queues.elsewhere.moves(queue.internal_name, name, bool(queue.moving_to))
+        self._queues.node_groups.moves(queue.internal_name, name, bool(queue.moving_to))
 
     def _name(self, group: str, config: QueueConfig) -> None:
         topics = tuple(topic.encode() for topic in config.topics)

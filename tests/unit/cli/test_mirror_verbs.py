@@ -54,7 +54,7 @@ class MirrorNode(threading.Thread):
         self.socket = unix_socket.bind(place)
         self.topology = topology()
         self.asked: list[tuple[str, bool]] = []
-        self.nodes = ("n1", "n2")
+        self.nodes: tuple[str, ...] = ("n1", "n2")
         self.state = STATE
         self.syncing = 0
         self.loop = asyncio.new_event_loop()

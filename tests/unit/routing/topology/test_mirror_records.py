@@ -150,6 +150,10 @@ def test_the_copy_of_an_unsynchronised_leader_is_the_only_one_that_counts() -> N
     after = promoted(UNSYNCED, EVERYWHERE, orderly=False)
     assert after is not None
     assert (after.epoch, after.forced, synced(after)) == (6, 1, {"c"})
+    down = record(("a", 1, True), ("b", 2, True), ("c", 4, False))
+    later = promoted(down, ("c",), orderly=False)
+    assert later is not None
+    assert (later.leader, later.forced, synced(later)) == ("c", 1, {"c"}), "b is down"
 
 
 def test_after_an_orderly_stop_the_end_of_the_leader_is_no_failure() -> None:
