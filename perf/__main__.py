@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | cores | observers | queue-pages | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | amqp10 | cluster | failover | catch_up | roaming | node-loss | resting | wakeups | cores | observers | queue-pages | mirror-sync | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from perf import (
     cores,
     failover,
     idle,
+    mirror_sync,
     node_loss,
     observers,
     plots,
@@ -86,6 +87,9 @@ def parser() -> argparse.ArgumentParser:
     )
     observers.add_options(
         commands.add_parser("observers", help="scrapes and open pages beside messages")
+    )
+    mirror_sync.add_options(
+        commands.add_parser("mirror-sync", help="a full queue gets mirrors on two more nodes")
     )
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
@@ -226,6 +230,7 @@ def compare(options: argparse.Namespace) -> int:
 
 SPECIAL: Final = {
     "catch_up": catch_up.main,
+    "mirror-sync": mirror_sync.main,
     "failover": failover.main,
     "node-loss": node_loss.main,
     "observers": observers.main,

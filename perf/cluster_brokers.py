@@ -14,14 +14,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
 
-from perf import rabbitmq
+from perf import amqp, handshake, rabbitmq
 from perf.brokers import HOST, BrokerError, Prepared
 from perf.cases import shard_of
-from perf.cluster_nodes import NODES, Nodes, Shape
-from perf.cluster_peers import Nats, RabbitMQ
+from perf.cluster_nodes import NODES, Nodes, Shape, control
+from perf.cluster_peers import MIRRORED, LavinMQ, Nats, RabbitMQ, check
 from perf.copier import copying
 from perf.dialects import GROUP
 from perf.run import RunError, Target, Timing
@@ -35,7 +36,8 @@ FLUXMQ_ONE_NODE, FLUXMQ_ACROSS = "fluxmq-cluster-one-node", "fluxmq-cluster-acro
 FLUXMQ_COLD, FLUXMQ_BESIDE = "fluxmq-cluster-cold", "fluxmq-cluster-beside-hot"
 FLUXMQ_BESIDE_COPIER = "fluxmq-cluster-beside-copier"
 RABBITMQ, RABBITMQ_FOLLOWER = "rabbitmq-cluster", "rabbitmq-cluster-follower"
-NATS = "nats-cluster"
+NATS, LAVINMQ = "nats-cluster", "lavinmq-cluster"
+FLUXMQ_MIRRORED, RABBITMQ_MIRRORED = "fluxmq-mirrored", "rabbitmq-mirrored"
 NATS_ACROSS, RABBITMQ_ACROSS = "nats-cluster-across", "rabbitmq-cluster-mqtt-across"
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -73,29 +75,40 @@ class Cluster(Protocol):
 
 @dataclass(slots=True)
 class Fluxmq:
-    """FluxMQ's nodes as a cluster among others. ``together``: one node leads all groups."""
+    """FluxMQ's nodes as a cluster among others. ``together``: one node leads all groups; ``mirrored``: queues are classic
+    ones with mirrors on all nodes, led by the first."""
 
     folder: tempfile.TemporaryDirectory[str]
     nodes: Nodes
     together: bool = False
+    mirrored: bool = False
 
     @classmethod
-    def start(cls, shape: Shape, together: bool = False) -> Fluxmq:
+    def start(cls, shape: Shape, together: bool = False, mirrored: bool = False) -> Fluxmq:
         """Start three nodes. Raises ``BrokerError``."""
         cores = ",".join(str(core) for core in shared_cores(shape))
         kept = tempfile.TemporaryDirectory(prefix="perf-fluxmq-", ignore_cleanup_errors=True)
         try:
             nodes = Nodes.create(Path(kept.name), shape, [cores] * NODES if cores else None)
             nodes.start()
+            if mirrored:
+                check(control(nodes.nodes[0], "set_policy", *MIRRORED))
         except BaseException:
             kept.cleanup()
             raise
-        return cls(kept, nodes, together)
+        return cls(kept, nodes, together, mirrored)
 
     def prepare(self, workload: Workload) -> list[int]:
         """Spread the leaders over the nodes as far as nodes let them be moved; who leads the queues' groups. For messages that
         no queue keeps, the first node."""
         if not workload.durable:
+            return [0] * workload.subscribers
+        if self.mirrored:
+            for number in range(workload.subscribers):
+                with handshake.dial(HOST, self.nodes.nodes[0].addresses.amqp) as connection:
+                    amqp.open_channel(connection)
+                    amqp.declare(connection, workload.queue_name(number), "", "classic")
+                    connection.sendall(amqp.close())
             return [0] * workload.subscribers
         groups = dict(self.nodes.shape.listed())
         wanted = [groups[workload.queue_name(number)] for number in range(workload.subscribers)]
@@ -174,9 +187,10 @@ class ClusterBroker:
 
     def _target(self, workload: Workload, leaders: list[int]) -> Target:
         to, of = self.cluster.ports(workload.protocol), self.cluster.ports(workload.consumes())
+        many = max(workload.publishers, workload.subscribers)
         pairs = tuple(
             (to[(leader + self.publisher) % NODES], of[(leader + self.consumer) % NODES])
-            for leader in leaders
+            for leader in islice(cycle(leaders), many)
         )
         return Target(self.name, HOST, pairs[0][0], self.cluster.pids(), 0, pairs)
 
@@ -262,6 +276,14 @@ def _apart() -> Cluster:
     return Fluxmq.start(hot_and_cold(workers_apart()), together=True)
 
 
+def _mirrored() -> Cluster:
+    return Fluxmq.start(STANDARD, mirrored=True)
+
+
+def _rabbitmq_mirrored() -> Cluster:
+    return RabbitMQ.start(mirrored=True)
+
+
 def _rabbitmq_with_mqtt() -> Cluster:
     return RabbitMQ.start(rabbitmq.PLUGINS)
 
@@ -285,7 +307,10 @@ NAMES: Mapping[str, Name] = {
     RABBITMQ: Name("rabbitmq", RabbitMQ.start),
     RABBITMQ_FOLLOWER: Name("rabbitmq", RabbitMQ.start, 1, 1),
     RABBITMQ_ACROSS: Name("rabbitmq with mqtt", _rabbitmq_with_mqtt, 0, 1),
+    FLUXMQ_MIRRORED: Name("mirrored", _mirrored),
+    RABBITMQ_MIRRORED: Name("rabbitmq mirrored", _rabbitmq_mirrored),
     NATS: Name("nats", Nats.start),
+    LAVINMQ: Name("lavinmq", LavinMQ.start),
     NATS_ACROSS: Name("nats", Nats.start, 0, 1),
     **{name: _swept(count) for count, name in (*SPREAD.items(), *GATHERED.items())},
 }

@@ -23,21 +23,25 @@ from perf.cluster_brokers import (
     FLUXMQ_COLD,
     FLUXMQ_FOLLOWER,
     FLUXMQ_FORWARD,
+    FLUXMQ_MIRRORED,
     FLUXMQ_MQTT,
     FLUXMQ_MQTT_FOLLOWER,
     FLUXMQ_ONE_NODE,
     FLUXMQ_REPLICATE,
     GATHERED,
+    LAVINMQ,
     NATS,
     NATS_ACROSS,
     RABBITMQ,
     RABBITMQ_ACROSS,
     RABBITMQ_FOLLOWER,
+    RABBITMQ_MIRRORED,
     SPREAD,
     TOGETHER,
     placed,
     workers_apart,
 )
+from perf.cluster_nodes import MIRRORED_QUEUES
 from perf.workload import Workload
 
 STREAM = Workload(
@@ -51,7 +55,9 @@ STREAM = Workload(
     declares=False,
 )
 ALONE = STREAM.changed(window=1, mode="single")
+MANY = STREAM.changed(publishers=50, subscribers=1, shape="all", mode="single", window=4)
 STEADY = STREAM.changed(rate=2000.0)
+MIRRORED = STREAM.changed(topic=MIRRORED_QUEUES)
 COLD_RATE = 200.0
 """Messages per second of the cold queue: so few that it is idle beside the hot one."""
 
@@ -75,6 +81,8 @@ def adapted(workload: Workload, broker: str) -> Workload:
     if broker in (FLUXMQ_COLD, FLUXMQ_BESIDE, FLUXMQ_BESIDE_COPIER):
         workers = workers_apart()
         return placed(workload.changed(topic=COLD), workers - 1, workers)
+    if broker == FLUXMQ and workload.topic == MIRRORED_QUEUES:
+        return workload.changed(topic="perf")
     if broker == FLUXMQ_REPLICATE:
         return workload.changed(topic=COPIED)
     if broker in GATHERED.values():
@@ -116,17 +124,26 @@ ASKED = (
         "cluster_w500",
         "1 to 1, 500 unconfirmed, 256 B, 3 copies",
         STREAM,
-        throughput([(RABBITMQ, 5, 10), (NATS, 2, 4)]),
+        throughput([(RABBITMQ, 5, 10), (NATS, 2, 4), (LAVINMQ, 3, 5)]),
         subject=FLUXMQ,
         also=(FLUXMQ_MQTT,),
         adapt=adapted,
         note=NO_SYNC,
     ),
     Case(
+        "cluster_50x4",
+        "50 publishers, 4 unconfirmed each, one send per message, one queue, 3 copies",
+        MANY,
+        throughput([(LAVINMQ, 1.8, 2.5)]),
+        subject=FLUXMQ,
+        also=(RABBITMQ,),
+        adapt=adapted,
+    ),
+    Case(
         "cluster_w1",
         "1 to 1, 1 unconfirmed, 256 B, 3 copies",
         ALONE,
-        throughput([(RABBITMQ, 1.5, 2.5)]),
+        throughput([(RABBITMQ, 1.5, 2.5), (LAVINMQ, 1.3, 1.6)]),
         subject=FLUXMQ,
         also=(FLUXMQ_MQTT, NATS),
         adapt=adapted,
@@ -136,11 +153,33 @@ ASKED = (
         "cluster_2k",
         "2,000 messages/s (open loop), 256 B, 3 copies",
         STEADY,
-        (Goal(cases.ACKNOWLEDGEMENT_P50, RABBITMQ, 0.6, 0.35),),
+        (
+            Goal(cases.ACKNOWLEDGEMENT_P50, RABBITMQ, 0.6, 0.35),
+            Goal(cases.ACKNOWLEDGEMENT_P50, LAVINMQ, 0.7, 0.5),
+        ),
         subject=FLUXMQ,
         also=(FLUXMQ_MQTT, NATS),
         adapt=adapted,
         note=NO_SYNC,
+    ),
+    Case(
+        "mirrored_w500",
+        "mirrored classic queue, 500 unconfirmed, 256 B, 3 nodes",
+        MIRRORED,
+        throughput([(RABBITMQ_MIRRORED, 10, 20)]),
+        subject=FLUXMQ_MIRRORED,
+        also=(FLUXMQ,),
+        adapt=adapted,
+        note="Against RabbitMQ's mirrored queues; beside a quorum queue.",
+    ),
+    Case(
+        "mirrored_2k",
+        "mirrored classic queue, 2,000 messages/s (open loop), 256 B, 3 nodes",
+        MIRRORED.changed(rate=2000.0),
+        (Goal(cases.ACKNOWLEDGEMENT_P50, RABBITMQ_MIRRORED, 0.5, 0.3),),
+        subject=FLUXMQ_MIRRORED,
+        also=(FLUXMQ,),
+        adapt=adapted,
     ),
     across(
         "across_q0",

@@ -30,6 +30,8 @@ from perf.run import RunError
 NODES = 3
 TOPIC = "perf"
 """Queues are called ``perf-0`` and so on."""
+MIRRORED_QUEUES = "mirrored"
+"""Queues that a policy has mirrored are called ``mirrored-0`` and so on."""
 
 PORTS_FROM, PORTS_TO = 23_000, 24_000
 """Ports among which free blocks are searched for."""

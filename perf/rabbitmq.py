@@ -89,8 +89,10 @@ def start(
     mqtt: bool = False,
     plugins: Sequence[str] = PLUGINS,
     beside: Node | None = None,
+    more: str = "",
 ) -> Node:
-    """Start a node; ``mqtt``: publishers speak MQTT; ``beside``: the node whose port mapper and cookie it uses.
+    """Start a node; ``mqtt``: publishers speak MQTT; ``beside``: the node whose port mapper and cookie it uses;
+    ``more``: further lines of its configuration.
 
     Raises ``BrokerError`` where it is not installed.
     """
@@ -100,7 +102,7 @@ def start(
     kept = tempfile.TemporaryDirectory(prefix=f"perf-{name}-", ignore_cleanup_errors=True)
     folder = Path(kept.name)
     ports = {kind: brokers.free_port() for kind in ("amqp", "mqtt", "mapper", "distribution")}
-    (folder / "rabbitmq.conf").write_text(CONF.format(**ports))
+    (folder / "rabbitmq.conf").write_text(CONF.format(**ports) + more)
     (folder / "plugins").write_text(f"[{','.join(plugins)}].\n")
     environment = _environment(folder, ports)
     attendants = []

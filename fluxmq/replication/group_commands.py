@@ -48,6 +48,7 @@ from fluxmq.replication.replica import Replica, leader_of, name_of
 from fluxmq.replication.reports import raft_row
 from fluxmq.replication.shard_links import ShardLinks
 from fluxmq.replication.spread import TRANSFERRED
+from fluxmq.settings.group_names import is_mirrored
 
 COMMAND_SECONDS_MAX = 1.5
 """Time after which an order has failed: less than the asker waits for an answer."""
@@ -235,6 +236,8 @@ class GroupCommands:
 
     def _successor(self, replica: Replica, node: str) -> int:
         """Return the next leader: the node given, or the most advanced voter. Raises ValueError."""
+        if is_mirrored(replica.plan.name):
+            raise ValueError("its policy and its record determine the leader of a mirrored group")
         status = replica.hosted.driver.node.status()
         reachable = {
             number: peer.match

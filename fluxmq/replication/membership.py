@@ -210,6 +210,8 @@ class GroupMembers:
             replica = self._replicas.get(name)
             if replica is not None and not replica.hosted.group.failed:
                 self._look(replica, now)
+            elif replica is not None and self.mirrors is not None and is_mirrored(name):
+                self.mirrors.look(replica)
         if self.mirrors is not None:
             self.mirrors.forced.housekeeping()
 

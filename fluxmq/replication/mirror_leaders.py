@@ -139,26 +139,30 @@ class MirrorLeaders:
     # Leading
 
     def look(self, replica: Replica) -> None:
-        """Lead a group if its record says so."""
+        """Lead a group if its record says so, unless this copy lacks what it has promised to hold, or
+        has failed: then another one is to lead it."""
         group = replica.plan.name
         record, driver = self.groups.get(group), replica.hosted.driver
         if record is None or record.leader != self._node:
             return
         status = driver.node.status()
-        if status.role is Role.LEADER:
+        unfit = bool(replica.hosted.group.failed) or replica.acquaintances.abstains
+        if status.role is Role.LEADER and not unfit:
             return
-        if status.last_index and self.forced.is_due(replica, record, status):
+        if not unfit and status.last_index and self.forced.is_due(replica, record, status):
             self.forced.force(replica, record)
             return
         if driver.halted:
             return
 
         def appointed(epoch: int) -> None:
-            if self._replicas.get(group) is replica and epoch > driver.node.term:
+            if self._replicas.get(group) is not replica or replica.acquaintances.abstains:
+                return
+            if epoch > driver.node.term:
                 _log.info("appointed to lead", extra={"group": group, "term": epoch})
                 driver.appoint(epoch)
 
-        wanted = MirrorLead(group, status.term, not status.last_index)
+        wanted = MirrorLead(group, status.term, unfit or not status.last_index)
         self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
 
     # Members
@@ -174,8 +178,8 @@ class MirrorLeaders:
         that comes first, or follows."""
         group, membership = replica.plan.name, status.membership
         record = self.groups.get(group)
-        if record is None or record.leader != self._node:
-            return None
+        if record is None or record.leader != self._node or replica.acquaintances.abstains:
+            return None  # whoever doubts this copy is right, and not lost
         names = {
             number: name_of(replica, number)
             for number in (*membership.voters, *membership.learners)
@@ -247,11 +251,13 @@ class MirrorLeaders:
     def _is_lost(self, replica: Replica, record: GroupMirrors, number: int) -> bool:
         """Return whether the leader has to do without a mirror: at once without one that cannot lead."""
         key, now = (replica.plan.name, name_of(replica, number)), self._now()
-        if not replica.acquaintances.believed(number) and replica.acquaintances.doubt(number):
+        if number in replica.acquaintances.doubted:
             return True
         if not replica.raft_transport.reaches(number):
             apart = now - self._apart.setdefault(key, now)
             return apart >= APART_SECONDS or key[1] not in record.synchronised
         self._apart.pop(key, None)
         contact = contact_seconds(replica, number, now)
-        return contact is not None and contact >= self._silence
+        named = key[1] in record.synchronised
+        patience = self._silence if named else max(replica.plan.election_timeout, APART_SECONDS)
+        return contact is not None and contact >= patience

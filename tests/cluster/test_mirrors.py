@@ -134,7 +134,7 @@ def row_of(node: Node, queue: str) -> dict[str, Any]:
 
 
 def test_policies_mirror_queues_in_use_and_end_that(cluster: Cluster) -> None:
-    """S4-08, S4-09, S4-20, S4-34, S4-54, S4-76."""
+    """S3-05, S4-08, S4-09, S4-20, S4-34, S4-53, S4-54, S4-74, S4-76: the queue is in use meanwhile."""
     first, *_ = cluster.nodes
     name = "two.used"
     with channel_of(first) as channel:

@@ -1,5 +1,7 @@
 """``python -m tests.differential``: the scripts against FluxMQ and RabbitMQ, and where the two differ.
 
+``--mirrors``: the scripts about mirrored queues instead, on clusters of three nodes, with ``mirror_exceptions.json``.
+
 Exit 0: they differ only where ``exceptions.json`` says so; 1: elsewhere too; 77: RabbitMQ is not installed and nothing
 is recorded.
 """
@@ -7,11 +9,13 @@ is recorded.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from perf import brokers, rabbitmq, report
-from tests.differential import compare, runner, targets
+from tests.differential import compare, mirrors, runner, targets
 from tests.differential.runner import Outcome, Target
 from tests.differential.script import Case, load
 
@@ -29,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--recorded", action="store_true", help="against the recorded outcomes of RabbitMQ"
     )
+    found.add_argument("--mirrors", action="store_true", help="the scripts about mirrored queues")
+    found.add_argument("--logs", type=Path, help="a folder for the logs of clusters")
     found.add_argument("--show", action="store_true", help="print every outcome")
     return found
 
@@ -62,9 +68,49 @@ def record(outcomes: dict[str, Outcome], cases: Sequence[Case]) -> None:
     report.write_json(compare.RECORDED, content)
 
 
+def run_mirrors(options: argparse.Namespace) -> int:
+    """The scripts about mirrored queues, as the options say."""
+    # As an end in order, so that no node is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    cases = [case for case in mirrors.load() if options.only in case.identifier]
+    if options.recorded:
+        theirs = compare.load_recorded(mirrors.RECORDED)
+    elif not rabbitmq.installed():
+        print("rabbitmq-server is not installed; --recorded compares with what is kept")
+        return SKIPPED
+    else:
+        theirs = mirrors.run_all(targets.RABBITMQ, cases, options.show, options.logs)
+        mirrors.record(theirs, cases)
+    if options.record:
+        print(f"recorded {len(cases)} cases")
+        return 0
+    ours = mirrors.run_all(targets.FLUXMQ, cases, options.show, options.logs)
+    meant = compare.load_exceptions(mirrors.EXCEPTIONS)
+    wrong = [
+        each
+        for case in cases
+        for each in compare.differences(case, theirs[case.identifier], ours[case.identifier], meant)
+    ]
+    for each in wrong:
+        print(each.text())
+    if not options.only:
+        about = {
+            "time": report.now(),
+            "rabbitmq": brokers.version("rabbitmq"),
+            "steps": str(sum(len(case.steps) for case in cases)),
+        }
+        shown = compare.page(about, len(cases), wrong, meant, mirrors.TITLE)
+        mirrors.PAGE.write_text(shown)
+    cases_wrong = len({each.case for each in wrong})
+    print(f"cases={len(cases)} differing={cases_wrong} exceptions={len(meant)}")
+    return 1 if wrong else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the options say."""
     options = parser().parse_args(arguments)
+    if options.mirrors:
+        return run_mirrors(options)
     cases = [case for case in load() if options.only in case.identifier]
     if options.recorded:
         theirs = compare.load_recorded()

@@ -17,6 +17,7 @@ from tests.differential.script import Case
 
 FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "results" / "rabbitmq.json"
+TITLE = "AMQP 0.9.1: FluxMQ against RabbitMQ"
 EXCEPTIONS = FOLDER / "exceptions.json"
 
 
@@ -94,13 +95,19 @@ def unknown(exceptions: Iterable[Meant], cases: Iterable[Case]) -> list[str]:
     ]
 
 
-def page(about: Mapping[str, str], cases: int, wrong: list[Difference], meant: list[Meant]) -> str:
+def page(
+    about: Mapping[str, str],
+    cases: int,
+    wrong: list[Difference],
+    meant: list[Meant],
+    title: str = TITLE,
+) -> str:
     """The comparison as Markdown."""
     summary = (
         f"{about['time']}; {about['rabbitmq']}; {cases} cases, {about['steps']} steps;"
         f" {len(wrong)} unexplained differences, {len(meant)} exceptions."
     )
-    lines = ["# AMQP 0.9.1: FluxMQ against RabbitMQ", "", summary]
+    lines = [f"# {title}", "", summary]
     if wrong:
         lines += ["", "## Unexplained", "", "```", *(each.text() for each in wrong), "```"]
     lines += ["", "## Exceptions", "", "| case | step | FluxMQ | why |", "|---|---|---|---|"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -28,25 +28,33 @@ CONFIRMS = ("basic.ack", "basic.nack")
 
 Outcome = list[list[str]]
 Control = Callable[[Sequence[str]], bool]
+Verb = Callable[[Step], list[str]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A broker under test. ``control``: its command line with these words; whether it did what was asked."""
+    """A broker under test. ``control``: its command line with these words; whether it did what was asked.
+    ``ports``: of the nodes of a cluster, by the letter with which the names of connections to them begin."""
 
     name: str
     host: str
     port: int
     control: Control
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+    def connect(self, connection: str) -> Peer:
+        """A connection of that name."""
+        return Peer(self.host, self.ports.get(connection[:1], self.port))
 
 
 @dataclass
 class Run:
-    """One case under way."""
+    """One case under way. ``verbs``: further ones, by name."""
 
     target: Target
     case: Case
     peers: dict[str, Peer] = field(default_factory=dict)
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
 
     def run(self) -> Outcome:
         """All steps, then the case's names are deleted."""
@@ -60,7 +68,7 @@ class Run:
 
     def step(self, step: Step) -> list[str]:
         """One line of the script."""
-        verb = getattr(self, f"do_{step.verb}", None)
+        verb = self.verbs.get(step.verb) or getattr(self, f"do_{step.verb}", None)
         if verb is not None:
             return [wire.plain(line) for line in verb(step)]
         if step.verb not in wire.BY_NAME:
@@ -73,7 +81,7 @@ class Run:
         """The step's connection, opened where it is not, with its channel unless the step is bare."""
         peer = self.peers.get(step.connection)
         if peer is None or peer.closed:
-            peer = self.peers[step.connection] = Peer(self.target.host, self.target.port)
+            peer = self.peers[step.connection] = self.target.connect(step.connection)
             opened = open_peer(peer, {})
             if opened[-1] != "connection.open-ok":
                 raise ScriptError(f"{self.case.identifier}: not let in: {opened[-1]}")
@@ -86,7 +94,7 @@ class Run:
 
     def do_open(self, step: Step) -> list[str]:
         """Open a connection with settings of its own."""
-        peer = self.peers[step.connection] = Peer(self.target.host, self.target.port)
+        peer = self.peers[step.connection] = self.target.connect(step.connection)
         return open_peer(peer, step.settings)
 
     def do_cut(self, step: Step) -> list[str]:
@@ -264,7 +272,7 @@ class Run:
             k: v for k, v in step.settings.items() if k in ("message_count", "consumer_count")
         }
         deadline = time.monotonic() + step.settings.get("seconds", ANSWER_S)
-        with Probe(self.target) as probe:
+        with Probe(self.target, step.connection) as probe:
             while True:
                 event = probe.look(str(step.settings["queue"]))
                 if "gone" in step.words:
@@ -292,8 +300,8 @@ class Run:
 class Probe:
     """A connection of the runner's own: looks at queues and deletes, whatever becomes of its channel."""
 
-    def __init__(self, target: Target) -> None:
-        self.peer = Peer(target.host, target.port)
+    def __init__(self, target: Target, connection: str = "1") -> None:
+        self.peer = target.connect(connection)
         open_peer(self.peer, {})
 
     def __enter__(self) -> Self:

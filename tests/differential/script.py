@@ -8,7 +8,7 @@ A line is ``[@connection] [#channel] verb name=value ...``. Connections are name
 unless told otherwise and are opened when first used. A verb is a method of AMQP (sent, and its answer awaited) or
 one of the runner's own. With ``!`` before a method nothing is opened for it. A value is JSON when it begins with a
 brace, bracket or quote, an integer or ``true``/``false`` when it reads as one, else a string; ``{"!l": 5}`` is a
-table value whose type is said by its letter. ``$q``, ``$q2``, ``$x`` ... are names of this case: of queues when they begin
+table value whose type is said by its letter. What follows ``rabbitmqctl`` is read as a shell reads it. ``$q``, ``$q2``, ``$x`` ... are names of this case: of queues when they begin
 with q, of exchanges when they begin with x; these are deleted at its end. ``#`` at a line's beginning, followed by a
 space, is a comment.
 """
@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.differential.wire import Typed
 
+COMMAND = "rabbitmqctl"
 CASES = Path(__file__).parent / "cases"
 NAME = re.compile(r"\$([a-z]+[0-9]*)")
 SETTING = re.compile(r"([a-z_]+)=")
@@ -114,6 +116,8 @@ def parse_line(line: str) -> Step:
         end = line.find(" ", at)
         end = len(line) if end < 0 else end
         word, at = line[at:end], end
+        if not words and word == COMMAND:
+            return Step(line, connection, channel, word, {}, tuple(shlex.split(line[at:])), False)
         if not words and word.startswith("@"):
             connection = word[1:]
         elif not words and word.startswith("#"):

@@ -101,9 +101,9 @@ def test_clients_of_every_broker_find_their_queues(name: str) -> None:
             shape = cluster_brokers.swept(int(held.split()[0]))
         if shape is not None:
             queues = dict(shape.listed())
-            groups = {queues[work.queue_name(index)] for index in range(work.publishers)}
+            groups = {queues[work.queue_name(index)] for index in range(work.subscribers)}
             together = broker in cluster_brokers.GATHERED.values()
-            assert len(groups) == (1 if together else work.publishers)
+            assert len(groups) == (1 if together else work.subscribers)
 
 
 def test_peers_are_chosen_by_the_first_word_of_their_names() -> None:
@@ -111,7 +111,7 @@ def test_peers_are_chosen_by_the_first_word_of_their_names() -> None:
     ours = ["fluxmq-cluster", "fluxmq-cluster-mqtt"]
     assert sorted(taking_part(case, ("rabbitmq",))) == [*ours, "rabbitmq-cluster"]
     assert sorted(taking_part(case, ("nats-cluster",))) == [*ours, "nats-cluster"]
-    options = parser().parse_args(["cluster", "--quick", "--peers", "rabbitmq,nats"])
+    options = parser().parse_args(["cluster", "--quick", "--peers", "rabbitmq,nats,lavinmq"])
     assert options.quick
     assert sorted(taking_part(case, options.peers.split(","))) == sorted(case.brokers())
 

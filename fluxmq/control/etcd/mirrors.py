@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -95,6 +96,7 @@ class MirrorKeys:
         """True once the records have been read."""
         self._seen: dict[str, frozenset[str]] = {}
         """On the coordinator, by group: the nodes that were there when its leader last was."""
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._said = RateLimited(_log, per_second=0.1, burst=3)
@@ -228,7 +230,17 @@ class MirrorKeys:
         it. ``fence``: put it even if it stays the same, so that no earlier change succeeds later. Return
         what it is then, None if it was left or is not there. Raises EtcdError or ValueError.
         """
-        key = PREFIX + group.encode()
+        # One after another, in the order of requests: one that has not read yet is no earlier change.
+        async with self._changing[group]:
+            return await self._change(PREFIX + group.encode(), decide, fence=fence)
+
+    async def _change(
+        self,
+        key: bytes,
+        decide: Callable[[MirrorRecord, int], MirrorRecord | None],
+        *,
+        fence: bool,
+    ) -> MirrorRecord | None:
         for _ in range(ATTEMPTS_MAX):
             result = await self._client.transact((), (Get(key),))
             ((*entries,),) = result.entries

@@ -29,6 +29,7 @@ def take(host: Host, consumer: GroupConsumer) -> list[tuple[str, int, int]]:
 
 
 def test_what_an_automatic_consumer_is_given_is_settled() -> None:
+    """S4-46: so what is lost on the way to it is not delivered again."""
     host = Host()
     queue = host.declare()
     host.attach(queue, "a", automatic=True)

@@ -237,6 +237,7 @@ def test_leadership_is_not_transferred() -> None:
 
 
 def test_an_entry_is_committed_when_every_voter_has_it() -> None:
+    """S3-01, S4-47."""
     cluster = group_of(3, 1)
     appoint(cluster, 1, 1)
     cluster.cut(4)
@@ -247,6 +248,47 @@ def test_an_entry_is_committed_when_every_voter_has_it() -> None:
     cluster.propose(1, b"b")
     cluster.settle()
     assert end(cluster, 1) == (2, 3)
+
+
+def test_an_entry_is_sent_once_to_each_voter() -> None:
+    """S3-02, S4-38: by the leader, and by nobody else."""
+    cluster = group_of(3)
+    appoint(cluster, 1, 1)
+    sent: list[tuple[int, int]] = []
+
+    def note(message: Message) -> bool:
+        sent.extend(
+            (message.source, message.target) for each in message.entries if each.data == b"a"
+        )
+        return True
+
+    cluster.propose(1, b"a")
+    cluster.settle(note)
+    assert sorted(sent) == [(1, 2), (1, 3)]
+
+
+def test_a_member_that_returns_keeps_what_it_has_and_gets_the_rest() -> None:
+    """S3-04."""
+    cluster = group_of(2)
+    appoint(cluster, 1, 1)
+    cluster.propose(1, b"a")
+    cluster.settle()
+    cluster.cut(2)
+    demote(cluster, 1, 2)
+    cluster.propose(1, b"b")
+    cluster.settle()
+    got: list[bytes] = []
+
+    def note(message: Message) -> bool:
+        if message.target == 2:
+            got.extend(each.data for each in message.entries if each.data in (b"a", b"b"))
+        return True
+
+    cluster.heal()
+    cluster.tick(2)
+    cluster.settle(note)
+    assert cluster[2].commands == [b"a", b"b"]
+    assert b"a" not in got
 
 
 def test_what_waited_for_a_voter_is_committed_when_it_is_made_a_learner() -> None:

@@ -11,6 +11,7 @@ EVENTS = 300
 
 
 def test_nothing_committed_is_lost_and_no_read_is_late() -> None:
+    """S4-37: and all logs have the same entries in the same order."""
     committed = appointed = 0
     for seed in range(SEEDS):
         history = Histories(seed)

@@ -71,6 +71,7 @@ def test_a_voter_leaves_the_record_before_it_is_demoted(
 
 
 def test_what_the_record_refuses_is_asked_again_later(led: Led) -> None:
+    """S3-08: a leader that does not reach the record does without nobody."""
     led.change(lost=[B])
     led.record.answers[0](False)
     assert led.change() is None

@@ -152,6 +152,13 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
     assert folder.problems(text) == {path: message}
 
 
+def test_settings_of_rabbitmq_about_synchronising_are_refused(folder: Folder) -> None:
+    """S4-73: copies are not throttled, and batches are not counted in messages."""
+    names = ("mirroring_sync_batch_size", "mirroring_sync_max_throughput")
+    found = folder.problems(f"cluster: {{{', '.join(f'{name}: 1' for name in names)}}}")
+    assert found == {f"cluster.{name}": "unknown key" for name in names}
+
+
 @pytest.mark.parametrize(
     ("text", "path"),
     [

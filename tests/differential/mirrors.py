@@ -1,0 +1,349 @@
+"""The scripts about mirrored queues, on clusters of three nodes: their verbs, their cases and what is kept of them.
+
+A connection whose name begins with A, B or C goes to that node. Further verbs, each at the node before it:
+
+* ``rabbitmqctl words``: a command; ``rabbit@nodeA`` stands for the name of node A. With ``says`` before the command what it
+  printed is compared as well, not only whether it did what was asked.
+* ``row queue=q leader=A mirrors=B,C synchronised=B policy=p``: the row of a queue in ``list_queues``, once it is as said, or
+  after ``seconds``. With ``any``, nodes other than A are not told apart: mirrors are numbers, and leaders A or not.
+* ``kill``, ``stop`` (in order), ``start`` (``alone``: no wait until it serves), ``pause``, ``resume``, ``serves``.
+* ``again queue=q consumer_tag=t``: the same consumer once more, until it is let in.
+* ``reached message_count=n queue=q``: like ``until``, over failures of the node that is asked.
+
+Nodes' names are A, B and C in outcomes. After a case its queues and policies are deleted and all nodes started; where that
+fails, the next case has another cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perf import brokers, report
+from perf.brokers import BrokerError
+from tests.differential import compare, mirror_clusters, script
+from tests.differential.mirror_clusters import LETTERS, ClusterError, MirrorCluster
+from tests.differential.runner import Outcome, Probe, Run
+from tests.differential.script import COMMAND, Case, Step
+
+FOLDER = compare.FOLDER / "mirror_cases"
+EXCEPTIONS = compare.FOLDER / "mirror_exceptions.json"
+RECORDED = compare.FOLDER / "results" / "mirrors-rabbitmq.json"
+PAGE = compare.FOLDER / "results" / "mirrors.md"
+TITLE = "Mirrored queues: FluxMQ against RabbitMQ"
+PARTITIONS = {"minority": "pause_minority"}
+"""RabbitMQ's ``cluster_partition_handling`` by area; ``ignore``, its default, in others."""
+OWN = ("forget",)
+"""Areas whose cases have a cluster each, since they leave it with fewer nodes."""
+
+COLUMNS = ("name", "policy", "pid", "mirror_pids", "synchronised_mirror_pids")
+PID = re.compile(r"<(.+)\.\d+\.\d+\.\d+>")
+ROW_S = 30.0
+LOOK_S = 0.3
+NO_ROW = "not listed"
+HOME = "A"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A queue as it is listed, by letters of nodes. ``mirrors``: None where it is not mirrored."""
+
+    leader: str
+    policy: str
+    mirrors: tuple[str, ...] | None
+    synchronised: tuple[str, ...] | None
+
+    def parts(self, told_apart: bool) -> dict[str, str]:
+        """The parts as settings of ``row`` say them."""
+        leader = self.leader if told_apart or self.leader in ("", HOME) else f"not {HOME}"
+        found = {"leader": leader or "none", "policy": self.policy or "none"}
+        for name, nodes in (("mirrors", self.mirrors), ("synchronised", self.synchronised)):
+            if nodes is None:
+                found[name] = "none"
+            else:
+                found[name] = ",".join(sorted(nodes)) if told_apart else str(len(nodes))
+        return found
+
+
+def node_of(identifier: str, letters: dict[str, str]) -> str:
+    """The letter of the node that an identifier of a process names; empty for none."""
+    found = PID.fullmatch(identifier)
+    return letters.get(found[1], found[1]) if found else ""
+
+
+def row_of(listed: dict[str, Any], letters: dict[str, str]) -> Row:
+    """A row of ``list_queues --formatter json``."""
+
+    def nodes(column: str) -> tuple[str, ...] | None:
+        value = listed.get(column)
+        if not isinstance(value, list):
+            return None
+        return tuple(node_of(str(each), letters) for each in value)
+
+    return Row(
+        node_of(str(listed.get("pid", "")), letters),
+        str(listed.get("policy") or ""),
+        nodes("mirror_pids"),
+        nodes("synchronised_mirror_pids"),
+    )
+
+
+def parsed_rows(text: str) -> list[dict[str, Any]]:
+    """The rows in what ``list_queues`` printed; none where it is no JSON."""
+    start = text.find("[")
+    try:
+        rows, _ = json.JSONDecoder().raw_decode(text[max(start, 0) :])
+    except ValueError:
+        return []
+    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+
+
+class Lettered:
+    """Texts of a cluster with its nodes' names replaced by letters, and back."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.letters = {name: letter for letter, name in names.items()}
+        self._names = names
+        self._pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in self.letters))
+
+    def shown(self, text: str) -> str:
+        """A text of the cluster as outcomes have it."""
+        return self._pattern.sub(lambda found: self.letters[found[0]], text)
+
+    def named(self, text: str) -> str:
+        """A word of a script as the cluster needs it."""
+        return re.sub(r"\brabbit@node([A-C])\b", lambda found: self._names[found[1]], text)
+
+
+@dataclass
+class MirrorRun:
+    """One case against one cluster. ``told``: called with each step and its outcome."""
+
+    cluster: MirrorCluster
+    case: Case
+    told: Callable[[Step, list[str], float], None] = lambda _step, _outcome, _seconds: None
+    paused: list[str] = field(default_factory=list)
+
+    def run(self) -> Outcome:
+        """All steps. A step that breaks off does not end the case: its error is its outcome."""
+        names = {letter: self.cluster.node_name(letter) for letter in LETTERS}
+        self.texts = Lettered(names)
+        target = mirror_clusters.target_of(self.cluster)
+        steps = Run(target, self.case, verbs=self.verbs())
+        outcome: Outcome = []
+        for step in self.case.steps:
+            began = time.monotonic()
+            try:
+                found = steps.step(step)
+            except (OSError, KeyError, script.ScriptError, AssertionError) as error:
+                first = (str(error).splitlines() or [""])[0]
+                found = [f"broke off: {type(error).__name__}: {first}"]
+            outcome.append([self.texts.shown(line) for line in found])
+            self.told(step, outcome[-1], time.monotonic() - began)
+        for peer in steps.peers.values():
+            with suppress(OSError):
+                peer.cut()
+        return outcome
+
+    def clean(self) -> None:
+        """Delete what the case made, on nodes that all run again. Raises ``ClusterError``."""
+        mirror_clusters.heal(self.cluster, self.paused)
+        self.paused.clear()
+        declared = {s.settings["queue"] for s in self.case.steps if s.verb == "queue.declare"}
+        target = mirror_clusters.target_of(self.cluster)
+        for queue in sorted(declared):
+            self.deleted(target, queue)
+        for step in self.case.steps:
+            words = [word for word in step.words if word != "says"]
+            if step.verb == COMMAND and "set_policy" in words:
+                name = words[words.index("set_policy") + 1 :]
+                name = [word for word in name if not word.startswith("-")]
+                self.cluster.control("A", ["clear_policy", name[0]])
+
+    def deleted(self, target: Any, queue: str) -> None:
+        """Delete a queue, at whichever node can. Raises ``ClusterError``."""
+        for letter in LETTERS * 4:
+            with suppress(OSError), Probe(target, letter) as probe:
+                if probe.call("queue.delete", {"queue": queue}).name == "queue.delete-ok":
+                    return
+            time.sleep(LOOK_S)
+        raise ClusterError(f"{self.cluster.name}: queue {queue} cannot be deleted")
+
+    # --- verbs -------------------------------------------------------------------------------------------------
+
+    def verbs(self) -> dict[str, Callable[[Step], list[str]]]:
+        """Those beside the runner's own."""
+        return {
+            COMMAND: self.do_command,
+            "row": self.do_row,
+            "kill": self.do_kill,
+            "stop": self.do_stop,
+            "start": self.do_start,
+            "serves": self.do_serves,
+            "pause": self.do_pause,
+            "resume": self.do_resume,
+            "reached": self.do_reached,
+        }
+
+    def letter(self, step: Step) -> str:
+        """The node of a step."""
+        return step.connection[0] if step.connection[0] in LETTERS else HOME
+
+    def do_command(self, step: Step) -> list[str]:
+        """A command; it is asked again while the node says that it has not caught up."""
+        words = [self.texts.named(word) for word in step.words]
+        says = words[0] == "says"
+        code, text = self.cluster.control(self.letter(step), words[says:])
+        done = "refused" if code else "done"
+        return [done, *(text.splitlines() if says else ())]
+
+    def row(self, letter: str, queue: str) -> Row | None:
+        """A queue as a node lists it; None where it does not."""
+        words = ("list_queues", "--silent", "--formatter", "json", *COLUMNS)
+        _, text = self.cluster.control(letter, words)
+        found = [each for each in parsed_rows(text) if each.get("name") == queue]
+        return row_of(found[0], self.texts.letters) if found else None
+
+    def do_row(self, step: Step) -> list[str]:
+        """The row of a queue when it is as said, or when the time is up."""
+        settings = dict(step.settings)
+        queue, seconds = str(settings.pop("queue")), settings.pop("seconds", ROW_S)
+        wanted = {name: str(value) for name, value in settings.items()}
+        told_apart = "any" not in step.words
+        deadline = time.monotonic() + seconds
+        while True:
+            row = self.row(self.letter(step), queue)
+            parts = {} if row is None else row.parts(told_apart)
+            if parts and all(parts[name] == value for name, value in wanted.items()):
+                break
+            if row is None and "gone" in step.words:
+                break
+            if time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_S)
+        return [" ".join(f"{name}={value}" for name, value in parts.items()) or NO_ROW]
+
+    def do_kill(self, step: Step) -> list[str]:
+        """End a node without a word."""
+        self.cluster.kill(self.letter(step))
+        return []
+
+    def do_stop(self, step: Step) -> list[str]:
+        """End a node in order."""
+        return ["stopped" if self.cluster.stop(self.letter(step)) else "did not stop in order"]
+
+    def do_start(self, step: Step) -> list[str]:
+        """Start a node."""
+        self.cluster.start(self.letter(step))
+        return [] if "alone" in step.words else self.do_serves(step)
+
+    def do_serves(self, step: Step) -> list[str]:
+        """Whether clients are let in at a node."""
+        seconds = step.settings.get("seconds", mirror_clusters.START_S)
+        found = mirror_clusters.serves(self.cluster, self.letter(step), seconds)
+        return ["serves" if found else "does not serve"]
+
+    def do_pause(self, step: Step) -> list[str]:
+        """Hold a node."""
+        self.paused.append(self.letter(step))
+        self.cluster.signal(self.letter(step), signal.SIGSTOP)
+        return []
+
+    def do_resume(self, step: Step) -> list[str]:
+        """Let it go on."""
+        self.paused.remove(self.letter(step))
+        self.cluster.signal(self.letter(step), signal.SIGCONT)
+        return []
+
+    def do_reached(self, step: Step) -> list[str]:
+        """What a passive declare says, once a queue has so many messages, or when the time is up."""
+        wanted = step.settings.get("message_count")
+        deadline = time.monotonic() + step.settings.get("seconds", ROW_S)
+        target = mirror_clusters.target_of(self.cluster)
+        while True:
+            said = "no connection"
+            with suppress(OSError), Probe(target, step.connection) as probe:
+                event = probe.look(str(step.settings["queue"]))
+                said = event.text()
+                if event.fields.get("message_count", -1) == wanted:
+                    return [said]
+            if time.monotonic() > deadline:
+                return [said]
+            time.sleep(LOOK_S)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def load() -> list[Case]:
+    """The cases."""
+    return script.load(FOLDER)
+
+
+def run_all(
+    name: str, cases: Sequence[Case], show: bool, logs: Path | None = None
+) -> dict[str, Outcome]:
+    """All cases against one broker, each area on a cluster of its own."""
+    outcomes: dict[str, Outcome] = {}
+    for area in dict.fromkeys(case.area for case in cases):
+        own = [case for case in cases if case.area == area]
+        for group in [[each] for each in own] if area in OWN else [own]:
+            outcomes.update(run_area(name, area, group, show, logs))
+    return outcomes
+
+
+def run_area(
+    name: str, area: str, cases: Sequence[Case], show: bool, logs: Path | None
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield the outcomes of cases on one cluster."""
+    partitions = PARTITIONS.get(area, "ignore")
+    with mirror_clusters.running(name, partitions) as held:
+        for case in cases:
+            if show:
+                print(f"== {case.identifier} ({name})", flush=True)
+            run = MirrorRun(held[0], case, told if show else MirrorRun.told)
+            yield case.identifier, run.run()
+            if logs is not None:
+                folder = logs / script.slug(case.identifier)
+                folder.mkdir(parents=True, exist_ok=True)
+                held[0].keep_logs(folder)
+            if case is cases[-1]:
+                return
+            try:
+                run.clean()
+            except (ClusterError, BrokerError, OSError, AssertionError) as problem:
+                print(f"{case.identifier}: another {name} follows: {problem}", flush=True)
+                held.pop().end()
+                held.append(mirror_clusters.start_cluster(name, partitions))
+
+
+def told(step: Step, outcome: list[str], seconds: float) -> None:
+    """Print a step and its outcome."""
+    print(f"    {step.line}    [{seconds:.1f} s]")
+    for line in outcome:
+        print(f"        {line}", flush=True)
+
+
+def record(outcomes: dict[str, Outcome], cases: Sequence[Case]) -> None:
+    """Keep what RabbitMQ did, with the scripts it is of; what is kept of other cases remains."""
+    kept: dict[str, Any] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    names = {case.identifier for case in load()}
+
+    def kept_of(part: str) -> dict[str, Any]:
+        return {case: each for case, each in kept.get(part, {}).items() if case in names}
+
+    content = {
+        "broker": brokers.version("rabbitmq"),
+        "time": report.now(),
+        "scripts": kept_of("scripts")
+        | {case.identifier: compare.script_of(case) for case in cases},
+        "outcomes": kept_of("outcomes") | outcomes,
+    }
+    report.write_json(RECORDED, content)

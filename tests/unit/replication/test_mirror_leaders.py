@@ -1,0 +1,141 @@
+"""The leader that the record of a mirrored group names: what it asks the control process for, and when it is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import Body
+from fluxmq.ipc.mirrored_groups import (
+    LOST,
+    MIRROR_LEAD,
+    GroupMirrors,
+    MirrorChange,
+    MirrorEpoch,
+    MirrorLead,
+)
+from fluxmq.raft.types import (
+    ChangeVerb,
+    Membership,
+    MembershipChange,
+    PeerStatus,
+    RaftStatus,
+    ReplicationMode,
+    Role,
+)
+from fluxmq.replication.incarnation import GREETING
+from fluxmq.replication.mirror_leaders import APART_SECONDS
+from tests.unit.replication.member import GROUP, LEADER, OWN, LoneMember
+
+NODES = ("node1", "node2")
+TERM = 7
+BOTH = Membership(tuple(sorted((OWN, LEADER))))
+
+
+class AskedControl:
+    """Takes the requests of a shard; a test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Body]] = []
+        self.answers: list[Answered] = []
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        self.asked.append((kind, body))
+        self.answers.append(answered)
+        return True
+
+
+class NamedLeader:
+    """Node1, which has a copy of a group whose record names it; node2 cannot be reached."""
+
+    def __init__(self, directory: Path, runner: asyncio.Runner) -> None:
+        self.member = LoneMember(directory / "node1", runner)
+        self.member.append(3)
+        self.control = AskedControl()
+        mirrors = self.member.cluster.members.mirrors
+        assert mirrors is not None
+        self.mirrors = mirrors
+        self.mirrors.request = self.control.request
+        self.know(TERM, NODES)
+
+    def know(self, epoch: int, synchronised: tuple[str, ...]) -> None:
+        """Hear of the record."""
+        record = GroupMirrors(epoch, "node1", NODES, NODES, synchronised, synchronised)
+        self.mirrors.groups = {GROUP: record}
+
+    def look(self) -> MirrorLead:
+        """Look at the group; return what that asks for."""
+        self.mirrors.look(self.member.replica)
+        (kind, body) = self.control.asked[-1]
+        assert kind == MIRROR_LEAD
+        return MirrorLead.from_body(body)
+
+    def change(self) -> MembershipChange | None:
+        """The next change as the leader of the term."""
+        peer = PeerStatus(3, 4, ReplicationMode.REPLICATE, 0, False, True)
+        status = RaftStatus(OWN, Role.LEADER, TERM, OWN, OWN, 3, 3, 3, 4, BOTH, {LEADER: peer})
+        return self.mirrors.next_change(self.member.replica, status, BOTH, ())
+
+    def doubt(self) -> None:
+        """Hear from node2 that it does not believe this copy."""
+        met = self.member.replica.acquaintances
+        numbers = dict.fromkeys(("incarnation", "life", "mark", "persisted"), 1)
+        for content in ({**numbers, "known": {}}, {"doubt": "has an older data directory"}):
+            met.take(LEADER, bytes((GREETING,)) + msgpack.packb(content))
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Iterator[NamedLeader]:
+    with asyncio.Runner() as runner:
+        leader = NamedLeader(tmp_path, runner)
+        yield leader
+        leader.member.kill()
+
+
+def test_a_copy_that_is_fit_asks_to_lead(named: NamedLeader) -> None:
+    assert named.look() == MirrorLead(GROUP, 3, False)
+
+
+def test_a_copy_that_has_failed_has_another_one_lead(named: NamedLeader) -> None:
+    named.member.hosted.group.fail("a file is damaged")
+    assert named.look().empty
+
+
+def test_a_copy_that_is_doubted_has_another_one_lead(named: NamedLeader) -> None:
+    named.doubt()
+    assert named.look().empty
+    named.control.answers[-1](MirrorEpoch(TERM + 1).to_body())
+    assert named.member.hosted.driver.node.term < TERM
+
+
+def test_a_leader_that_is_doubted_does_not_do_without_who_doubts_it(named: NamedLeader) -> None:
+    named.doubt()
+    named.member.now += APART_SECONDS
+    assert named.change() is None
+    assert named.control.asked == []
+
+
+def test_a_voter_out_of_contact_leaves_the_record_and_is_demoted(named: NamedLeader) -> None:
+    """S3-03, S4-48: until then, what waits for it is not committed."""
+    assert named.change() is None
+    assert named.control.asked == []
+    named.member.now += APART_SECONDS
+    assert named.change() is None
+    assert MirrorChange.from_body(named.control.asked[0][1]) == MirrorChange(
+        GROUP, TERM, "node2", LOST
+    )
+    named.control.answers[0](MirrorEpoch(TERM).to_body())
+    assert named.change() == MembershipChange(ChangeVerb.ADD_LEARNER, LEADER)
+
+
+def test_a_voter_that_the_record_does_not_name_leaves_it_at_once(named: NamedLeader) -> None:
+    named.know(TERM, ("node1",))
+    assert named.change() is None
+    assert len(named.control.asked) == 1
+    named.control.answers[0](MirrorEpoch(0).to_body())
+    assert named.change() is None, "the record was not changed"
