@@ -198,7 +198,10 @@ SHORT = (
     ),
     Configuration("calm", (), dead_letters=True),
     Configuration(
-        "mirrors-held",
+        "mirrors-held", _steps((14.0,), mirrors.HeldUp, pause=2.0), mirrors="when-synced"
+    ),
+    Configuration(
+        "mirrors-held-pair",
         _steps((14.0,), mirrors.HeldUp, pause=2.0),
         mirrors="when-synced",
         pair=True,

@@ -28,6 +28,15 @@ TEST = "tests/chaos/test_control_mirrors.py::test_losses_are_found"
 
 MUTATIONS = (
     Mutation(
+        "mirrors_majority",
+        "A message is confirmed when all synchronised mirrors have it, not a majority of them.",
+        "EveryVoter.committed",
+        "return min(held)",
+        "return sorted(held)[(len(held) - 1) // 2]",
+        TEST,
+        slow=True,
+    ),
+    Mutation(
         "mirrors_leader_alone",
         "A message is confirmed when all synchronised mirrors have it, not the leader alone.",
         "EveryVoter.committed",
@@ -59,7 +68,8 @@ class Trial(NamedTuple):
 
 
 CONFIGURATIONS = {
-    "mirrors_leader_alone": "mirrors-held",
+    "mirrors_majority": "mirrors-held",
+    "mirrors_leader_alone": "mirrors-held-pair",
     "mirrors_record_not_asked": "mirrors-silent",
 }
 """What is run on each."""
