@@ -198,9 +198,19 @@ SHORT = (
     ),
     Configuration("calm", (), dead_letters=True),
     Configuration(
-        "mirrors-held",
-        _steps((14.0,), mirrors.HeldUpForLong, mirrors.HeldUp),
+        "mirrors-held", _steps((14.0,), mirrors.HeldUp, pause=2.0), mirrors="when-synced"
+    ),
+    Configuration(
+        "mirrors-held-pair",
+        _steps((14.0,), mirrors.HeldUp, pause=2.0),
         mirrors="when-synced",
+        pair=True,
+    ),
+    Configuration(
+        "mirrors-silent",
+        _steps((14.0,), mirrors.HeldUpForLong, pause=2.0),
+        mirrors="when-synced",
+        pair=True,
     ),
     Configuration(
         "pin", _steps((2.0, 5.0), operators.Pinned, operators.KilledWhilePinned), workers=2

@@ -1,8 +1,8 @@
-"""``python -m tests.chaos.control_mirrors --seconds 60``: the positive control of the runs with mirrored queues. Exit 0: every
+"""``python -m tests.chaos.control_mirrors --seconds 75``: the positive control of the runs with mirrored queues. Exit 0: every
 broken rule was found; 1: not; 77: not permitted here.
 
-Each trial breaks one rule in a copy of the source, uncompiled, on which the safety of mirrored queues rests, and has the
-configuration ``mirrors-held`` run there. The checker of that run must find a confirmed message that is lost.
+Each trial breaks one rule in a copy of the source, uncompiled, on which the safety of mirrored queues rests, and has a
+configuration run there in which that matters. The checker of that run must find a confirmed message that is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import NamedTuple
 from tests.mutations.mutation import LEFT_OUT, ROOT, Mutation, copy_tree
 from tests.powercut.__main__ import SKIPPED
 
-CONFIGURATION = "mirrors-held"
 BEYOND_S = 600.0
 """Time that a run may take beside that of its load."""
 TALLY = re.compile(r"confirmed (\d+), ok \d+, (\d+) confirmed lost")
@@ -34,6 +33,15 @@ MUTATIONS = (
         "EveryVoter.committed",
         "return min(held)",
         "return sorted(held)[(len(held) - 1) // 2]",
+        TEST,
+        slow=True,
+    ),
+    Mutation(
+        "mirrors_leader_alone",
+        "A message is confirmed when all synchronised mirrors have it, not the leader alone.",
+        "EveryVoter.committed",
+        "return min(held)",
+        "return max(held)",
         TEST,
         slow=True,
     ),
@@ -59,6 +67,14 @@ class Trial(NamedTuple):
     output: str
 
 
+CONFIGURATIONS = {
+    "mirrors_majority": "mirrors-held",
+    "mirrors_leader_alone": "mirrors-held-pair",
+    "mirrors_record_not_asked": "mirrors-silent",
+}
+"""What is run on each."""
+
+
 def attempt(mutation: Mutation, seconds: float, seed: int, histories: Path) -> Trial:
     """Run the configuration on a copy in which one rule is broken."""
     with tempfile.TemporaryDirectory(prefix="fx-control-mirrors-") as folder:
@@ -67,7 +83,8 @@ def attempt(mutation: Mutation, seconds: float, seed: int, histories: Path) -> T
         shutil.copytree(ROOT / "perf", root / "perf", ignore=LEFT_OUT)
         file, changed = mutation.broken(root)
         (root / file).write_text(changed, "utf-8")
-        command = [sys.executable, "-m", "tests.chaos", "--config", CONFIGURATION]
+        command = [sys.executable, "-m", "tests.chaos", "--config"]
+        command += [CONFIGURATIONS[mutation.name]]
         command += ["--seconds", f"{seconds:g}", "--seed", str(seed)]
         command += ["--histories", str(histories / mutation.name)]
         environment = {**os.environ, "FLUXMQ_PURE": "1", "PYTHONPATH": f"{root}:{root}/spark"}
@@ -90,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Try every mutation; the last line says how many were found."""
     options = argparse.ArgumentParser(prog="python -m tests.chaos.control_mirrors")
     names = [each.name for each in MUTATIONS]
-    options.add_argument("--seconds", type=float, default=60.0, help="of load and faults")
+    options.add_argument("--seconds", type=float, default=75.0, help="of load and faults")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--only", choices=names, help="one of the broken rules")
     options.add_argument(

@@ -9,7 +9,7 @@ import json
 import signal
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from tests.chaos.board import Host
 from tests.chaos.cluster import POLL_S, READY_DEADLINE_S, Cluster, Member
@@ -27,6 +27,13 @@ MEMBERS = ("node1", "node2")
 ALONE_S = 12.0
 """In which a leader that does not reach its mirror does without it."""
 LOAD_S = 3.0
+
+
+class Mirrored(NamedTuple):
+    """A queue: its leader, empty if unknown, and its synchronised mirrors, the next leader first."""
+
+    leader: str
+    synchronised: list[str]
 
 
 def definition(promote: str, pair: bool) -> str:
@@ -113,12 +120,15 @@ class HeldUp(Fault):
 
     kind = "F21 mirror held up, leader killed"
     silent = True
-    held_s: ClassVar[tuple[float, ...]] = (0.5, 2.0)
+    held_s: ClassVar[tuple[float, ...]] = (1.0, 2.0)
 
     def begin(self) -> None:
         leader, self.note = self.place.leader()
+        kept = queues_of(leader).get(KEPT)
+        if kept is not None and kept.leader:
+            leader, self.note = self.place.cluster[kept.leader], f"leader of {KEPT}"
         others = [member for member in self.place.up() if member is not leader]
-        heirs = [name for names in mirrors_led_by(leader).values() for name in names[:1]]
+        heirs = [] if kept is None else kept.synchronised[:1]
         held = next((each for each in others if each.name in heirs), others[0])
         held_s = self.place.random.choice(self.held_s)
         self.members = [leader, held]
@@ -173,19 +183,19 @@ class LeaderApart(Fault):
 
 def is_alone(leader: Member) -> bool:
     """Whether a node says that a queue that it leads has no synchronised mirror."""
-    found = mirrors_led_by(leader)
-    return bool(found) and not all(found.values())
+    found = [each for each in queues_of(leader).values() if each.leader == leader.name]
+    return bool(found) and not all(each.synchronised for each in found)
 
 
-def mirrors_led_by(leader: Member) -> dict[str, list[str]]:
-    """The queues that a node says it leads, with their synchronised mirrors, the next leader first."""
-    done = leader.control(
+def queues_of(member: Member) -> dict[str, Mirrored]:
+    """The mirrored queues as a node lists them; none when it does not answer."""
+    done = member.control(
         "list_queues", "--formatter", "json", "name", "leader", "synchronised_mirror_nodes"
     )
     if done.returncode:
         return {}
     return {
-        row["name"]: row["synchronised_mirror_nodes"]
+        row["name"]: Mirrored(row["leader"], row["synchronised_mirror_nodes"])
         for row in json.loads(done.stdout)
-        if row["name"] in (MIRRORED, KEPT) and row["leader"] == leader.name
+        if row["name"] in (MIRRORED, KEPT)
     }
