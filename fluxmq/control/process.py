@@ -664,11 +664,7 @@ class ControlProcess:
         """Forget a node that is gone for good, and the durable queues that it alone had."""
         await self._view.forget(node, self._shared)
         assert self._topology is not None
-        lost = own_queues(self._topology.topology, node)
-        if lost:
-            _log.warning(
-                "queues are lost with their node", extra={"node": node, "queues": len(lost)}
-            )
+        if lost := own_queues(self._topology.topology, node):
             await self._topology.change([(DeleteQueue(*each, by_broker=True),) for each in lost])
 
     async def _revised(self, message: ControlMessage) -> Body:

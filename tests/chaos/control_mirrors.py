@@ -24,7 +24,12 @@ from tests.powercut.__main__ import SKIPPED
 BEYOND_S = 600.0
 """Time that a run may take beside that of its load."""
 TALLY = re.compile(r"confirmed (\d+), ok \d+, (\d+) confirmed lost")
-TEST = "tests/chaos/test_control_mirrors.py::test_losses_are_found"
+COMMITS = "tests/unit/raft/test_appointed.py::test_an_entry_is_committed_when_every_voter_has_it"
+ASKS = (
+    "tests/unit/replication/test_mirror_leaders.py"
+    "::test_a_voter_out_of_contact_leaves_the_record_and_is_demoted"
+)
+"""Tests that notice the same, of one part alone."""
 
 MUTATIONS = (
     Mutation(
@@ -33,8 +38,7 @@ MUTATIONS = (
         "EveryVoter.committed",
         "return min(held)",
         "return sorted(held)[(len(held) - 1) // 2]",
-        TEST,
-        slow=True,
+        COMMITS,
     ),
     Mutation(
         "mirrors_leader_alone",
@@ -42,8 +46,7 @@ MUTATIONS = (
         "EveryVoter.committed",
         "return min(held)",
         "return max(held)",
-        TEST,
-        slow=True,
+        COMMITS,
     ),
     Mutation(
         "mirrors_record_not_asked",
@@ -51,8 +54,7 @@ MUTATIONS = (
         "MirrorLeaders._request",
         "if not self._ask((group, node), MIRROR_CHANGE, body, changed):",
         "if state == LOST:\n            answered(True)\n        elif not self._ask((group, node), MIRROR_CHANGE, body, changed):",
-        TEST,
-        slow=True,
+        ASKS,
     ),
 )
 

@@ -28,6 +28,7 @@ from tests.conformance.client import eventually
 pytestmark = pytest.mark.once
 
 SECONDS = 60.0
+HA_ALL = ("set_policy", "ha-all", r"^ha\.", '{"ha-mode":"all"}')
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(
 ) -> None:
     """S4-02, S4-06, S4-14, S4-35, S4-44, S4-45, S4-47, S4-61, S3-03."""
     first, second, third = cluster.nodes
-    first.broker.control("set_policy", "ha-all", r"^ha\.", '{"ha-mode":"all"}')
+    first.broker.control(*HA_ALL)
     with channel_of(first) as channel:
         channel.queue_declare("ha.kept", durable=True)
         for number in range(500):
@@ -295,6 +296,7 @@ def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other
 ) -> None:
     """S4-39, S4-61, S4-63, S4-68."""
     first, second, third = cluster.nodes
+    first.broker.control(*HA_ALL)
     with channel_of(first) as channel:
         channel.queue_declare("ha.stopping", durable=True)
         channel.basic_publish("", "ha.stopping", b"0")
@@ -330,6 +332,7 @@ def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other
 def test_a_shard_that_is_started_again_leads_its_groups_in_another_term(cluster: Cluster) -> None:
     """S4-44, S4-45: nobody else leads them meanwhile."""
     first, *_ = cluster.nodes
+    first.broker.control(*HA_ALL)
     with channel_of(first) as channel:
         channel.queue_declare("ha.restarted", durable=True)
         channel.basic_publish("", "ha.restarted", b"0")
