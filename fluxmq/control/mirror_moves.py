@@ -37,7 +37,7 @@ from fluxmq.settings.clustering import BUFFERED, LOCAL
 from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.schema import Settings
 
-LOOK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 1.0
 """Interval between two looks whether something has changed."""
 CALM_SECONDS_MAX: Final = 5.0
 """Longest time for which queues are not compared because others are being declared."""
@@ -88,10 +88,10 @@ class MirrorMoves(MirrorSync):
         self._count = count
         self._task: asyncio.Task[None] | None = None
         self._seen: object = None
-        """What everything was like when all queues were where they should be, or waited."""
+        """Topology, records and nodes for which all queues were where they should be, or waited."""
         self._revision = -1
         self._compare_at = 0.0
-        """When queues are compared even if the topology changes all the time."""
+        """Moment of the next comparison, even if the topology changes all the time."""
         self._waiting: dict[tuple[str, str], WantedNodes] = {}
         """Queues that move once they are empty."""
         self._count_at = 0.0
@@ -258,7 +258,7 @@ class MirrorMoves(MirrorSync):
 
     async def _move(self, those: Sequence[WantedNodes]) -> None:
         """Start to move queues. Raises RequestError."""
-        sets: list[Set] = []
+        moving: list[tuple[WantedNodes, Set]] = []
         for each in those:
             queue = each.queue
             if each.policy is None:
@@ -268,13 +268,18 @@ class MirrorMoves(MirrorSync):
             if group != queue.group:
                 number = secrets.token_hex(MIGRATION_BYTES)
                 change: Change = MigrateQueue(queue.vhost, queue.name, queue.group, group, number)
-                sets.append((change,))
+                moving.append((each, (change,)))
+        if not moving:
+            return
+        changed = await self._change([change for _, change in moving])
+        for (each, _), refusal in zip(moving, changed.results, strict=True):
+            if refusal is None:
                 for node in each.added:
-                    said_added(queue, node)
-        if sets:
-            for refusal in (await self._change(sets)).results:
-                if refusal is not None and len(sets) == 1:
-                    raise RequestError(ERROR_AWAY, refusal.text)
+                    said_added(each.queue, node)
+            elif len(moving) == 1:
+                raise RequestError(ERROR_AWAY, refusal.text)
+            else:
+                self._said.event(logging.WARNING, "refused", "mirrored queues: %s", refusal.text)
 
     def _own_group(self, queue: QueueRecord, node: str) -> str:
         """Return the group of a node's own for a queue that is mirrored no longer."""

@@ -94,7 +94,7 @@ class MirrorLeaders:
         self._asking: set[tuple[str, str]] = set()
         """Requests under way: by group and node, with the own one to lead."""
         self._again: dict[tuple[str, str], float] = {}
-        """When those that failed may be made again."""
+        """Moments from which requests that failed may be made again."""
         self._voters: dict[Replica, MirrorVoters] = {}
         self._apart: dict[tuple[str, str], float] = {}
         """Since when there is no stream to a mirror, by group and node."""
@@ -179,7 +179,7 @@ class MirrorLeaders:
         group, membership = replica.plan.name, status.membership
         record = self.groups.get(group)
         if record is None or record.leader != self._node or replica.acquaintances.abstains:
-            return None  # whoever doubts this copy is right, and not lost
+            return None  # a member that doubts this copy is right, and not lost
         names = {
             number: name_of(replica, number)
             for number in (*membership.voters, *membership.learners)

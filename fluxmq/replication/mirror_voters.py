@@ -33,8 +33,8 @@ class VoterRecord(Protocol):
     def leave(self, term: int, member: int, answered: Callable[[bool], None]) -> None:
         """Have a member no longer named as synchronised.
 
-        True means also that no earlier `enter` can take effect any more, answered or not: whoever
-        compares the record with what it was has to find it changed, even if it did not name the
+        True means also that no earlier `enter` can take effect any more, answered or not: a
+        comparison of the record with what it was before has to fail, even if it did not name the
         member.
         """
 
@@ -69,7 +69,7 @@ class MirrorVoters:
         """Voters that have left the record, in this term."""
         self._entered: set[int] = set()
         self._again: dict[int, float] = {}
-        """When members may be asked about again."""
+        """Moments from which members may be asked about again."""
 
     def next_change(self, group: LedGroup) -> MembershipChange | None:
         """Return the change of members that the leader has to make now, if any; ask for what has to

@@ -74,7 +74,7 @@ CONFIGURATIONS = {
     "mirrors_leader_alone": "mirrors-held-pair",
     "mirrors_record_not_asked": "mirrors-silent",
 }
-"""What is run on each."""
+"""The configuration that runs on each."""
 
 
 def attempt(mutation: Mutation, seconds: float, seed: int, histories: Path) -> Trial:

@@ -65,7 +65,7 @@ class Ledger:
         self.moves: list[float] = []
         """When nodes gave leadership away by themselves."""
         self.forced: list[Forced] = []
-        """When mirrors that lacked messages came to lead."""
+        """Moments at which mirrors that lacked messages came to lead."""
         self.given_up: set[tuple[str, Key]] = set()
         """Confirmed messages, by queue, that were lost with that."""
         self.findings: list[Finding] = []

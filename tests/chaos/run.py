@@ -416,7 +416,7 @@ def moves(
 def forcings(
     log: str, node: str, epoch: float, right: Callable[[float], float] = lambda shown: shown
 ) -> list[Forced]:
-    """When a node says in its log that it leads although its copy lacks messages; see `moves`."""
+    """Moments at which nodes said in their logs that they lead although their copies lack messages; see `moves`."""
     found = []
     for line in log.splitlines():
         said = FORCED.match(line)

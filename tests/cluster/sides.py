@@ -10,11 +10,15 @@ import itertools
 import socket
 import time
 from collections import deque
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pika  # type: ignore[import-untyped]
+from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
+    BlockingChannel,
+)
 from pika.exceptions import AMQPError, NackError  # type: ignore[import-untyped]
 
 from tests.broker import HOST
@@ -267,3 +271,13 @@ def _close(connection: Any) -> None:
 def side(protocol: str, node: Node, stack: ExitStack) -> Mqtt | Amqp:
     """A protocol at a node, by name."""
     return Mqtt(node, stack) if protocol == "mqtt" else Amqp(node, stack)
+
+
+@contextmanager
+def channel_of(node: Node) -> Iterator[BlockingChannel]:
+    """A channel in confirm mode to a node."""
+    parameters = pika.ConnectionParameters(HOST, node.amqp_port, heartbeat=0)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel

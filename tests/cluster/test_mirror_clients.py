@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pika  # type: ignore[import-untyped]
 import pytest
 from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
     BlockingChannel,
 )
 
-from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
+from tests.cluster.sides import channel_of
 from tests.conformance.client import eventually
 from tests.management import ManagementSite
 
@@ -36,16 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     finally:
         print(cluster.log())
         cluster.end()
-
-
-@contextmanager
-def channel_of(node: Node) -> Iterator[BlockingChannel]:
-    """A channel in confirm mode to a node."""
-    parameters = pika.ConnectionParameters(HOST, node.amqp_port, heartbeat=0)
-    with pika.BlockingConnection(parameters) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
 
 
 def row_of(node: Node, queue: str) -> dict[str, Any]:

@@ -8,10 +8,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pika  # type: ignore[import-untyped]
 import pytest
 from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
     BlockingChannel,
@@ -23,6 +21,7 @@ from fluxmq.control.etcd.mirrors import PREFIX
 from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
 from tests.broker import HOST
 from tests.cluster.nodes import NODES, Cluster, Node
+from tests.cluster.sides import channel_of
 from tests.conformance.client import eventually
 
 pytestmark = pytest.mark.once
@@ -42,16 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     finally:
         print(cluster.log())
         cluster.end()
-
-
-@contextmanager
-def channel_of(node: Node) -> Iterator[BlockingChannel]:
-    """A channel in confirm mode to a node."""
-    parameters = pika.ConnectionParameters(HOST, node.amqp_port, heartbeat=0)
-    with pika.BlockingConnection(parameters) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
 
 
 def records(node: Node) -> dict[str, MirrorRecord]:

@@ -278,7 +278,7 @@ class MirrorKeys:
             if record.leader != self._node:
                 return None
             if asked.empty and record.epoch > 1:
-                # Its copy was lost: whoever has everything leads instead.
+                # Its copy was lost: a mirror that has everything leads instead.
                 return mirror_records.promoted(record, self.lives - {self._node}, False)
             after = mirror_records.returned(record, self._node, moment)
             return replace(after, epoch=max(after.epoch, asked.term) + 1)

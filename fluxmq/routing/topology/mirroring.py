@@ -40,7 +40,7 @@ SYNC_BATCH_SIZE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class MirrorPolicy:
-    """How a queue is mirrored. ``mode``: one of `MODES`, empty for not at all; ``count``: copies of
+    """Mirroring that a policy wants for a queue. ``mode``: one of `MODES`, empty for not at all; ``count``: copies of
     mode ``exactly``, the leader among them; ``nodes``: those of mode ``nodes``."""
 
     mode: str = ""
