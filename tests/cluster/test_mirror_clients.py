@@ -4,7 +4,6 @@ leads, and mirrors that are synchronised when somebody asks for it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,21 +18,9 @@ from tests.management import ManagementSite
 
 pytestmark = pytest.mark.once
 
+SETTINGS: dict[str, Any] = {}
 SECONDS = 60.0
 MESSAGES = 30
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes."""
-    cluster = Cluster(tmp_path_factory.mktemp("mirror_clients"), {})
-    try:
-        cluster.start()
-        yield cluster
-        cluster.stop()
-    finally:
-        print(cluster.log())
-        cluster.end()
 
 
 def row_of(node: Node, queue: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,21 +25,9 @@ from tests.conformance.client import eventually
 
 pytestmark = pytest.mark.once
 
+SETTINGS: dict[str, Any] = {}
 SECONDS = 60.0
 HA_ALL = ("set_policy", "ha-all", r"^ha\.", '{"ha-mode":"all"}')
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes."""
-    cluster = Cluster(tmp_path_factory.mktemp("mirrors"), {})
-    try:
-        cluster.start()
-        yield cluster
-        cluster.stop()
-    finally:
-        print(cluster.log())
-        cluster.end()
 
 
 def records(node: Node) -> dict[str, MirrorRecord]:
