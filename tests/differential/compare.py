@@ -7,7 +7,8 @@ does something else, what it does, and why. A difference that is not listed is a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ FOLDER = Path(__file__).parent
 RECORDED = FOLDER / "results" / "rabbitmq.json"
 TITLE = "AMQP 0.9.1: FluxMQ against RabbitMQ"
 EXCEPTIONS = FOLDER / "exceptions.json"
+NUMBERS = re.compile(r"\b\d+(?:, \d+){2,}\b")
+LINES_MAX = 8
+"""Lines of an outcome that are shown."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Difference:
     def text(self) -> str:
         """For people."""
         lines = [f"{self.case}, step {self.step}: {self.line}"]
-        lines += [f"    - {each}" for each in self.expected or ("nothing",)]
-        lines += [f"    + {each}" for each in self.found or ("nothing",)]
+        lines += [f"    - {each}" for each in brief(self.expected)]
+        lines += [f"    + {each}" for each in brief(self.found)]
         return "\n".join(lines)
 
 
@@ -85,6 +89,24 @@ def differences(
     return wrong
 
 
+def brief(outcome: Sequence[str]) -> list[str]:
+    """An outcome for people: runs of numbers by their ends, and of many lines the first and the last."""
+    lines = [NUMBERS.sub(_ranges, line) for line in outcome]
+    if len(lines) > LINES_MAX:
+        lines = [lines[0], f"{len(lines) - 2} more", lines[-1]]
+    return lines or ["nothing"]
+
+
+def _ranges(found: re.Match[str]) -> str:
+    runs: list[list[int]] = []
+    for number in map(int, found[0].split(", ")):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join(" to ".join(map(str, run)) for run in runs)
+
+
 def unknown(exceptions: Iterable[Meant], cases: Iterable[Case]) -> list[str]:
     """Exceptions that name no case or no step of it."""
     lengths = {case.identifier: len(case.steps) for case in cases}
@@ -112,6 +134,6 @@ def page(
         lines += ["", "## Unexplained", "", "```", *(each.text() for each in wrong), "```"]
     lines += ["", "## Exceptions", "", "| case | step | FluxMQ | why |", "|---|---|---|---|"]
     for each in meant:
-        outcome = "<br>".join(each.outcome).replace("|", "\\|") or "nothing"
+        outcome = "<br>".join(brief(each.outcome)).replace("|", "\\|")
         lines.append(f"| {each.case} | {each.step} | {outcome} | {each.reason} |")
     return "\n".join(lines) + "\n"

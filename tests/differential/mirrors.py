@@ -5,7 +5,7 @@ A connection whose name begins with A, B or C goes to that node. Further verbs, 
 * ``rabbitmqctl words``: a command; ``rabbit@nodeA`` stands for the name of node A, and whether it did what was asked is compared.
   With ``eventually`` before it, it is given until it does, or the time is up.
 * ``row queue=q leader=A mirrors=B,C synchronised=B policy=p``: the row of a queue in ``list_queues``, once it is as said, or
-  after ``seconds``. With ``any``, nodes other than A are not told apart: mirrors are numbers, and leaders A or not.
+  after ``seconds``. With ``gone``, once it is not listed any more. With ``any``, nodes other than A are not told apart: mirrors are numbers, and leaders A or not.
 * ``kill``, ``stop`` (in order), ``start`` (``alone``: no wait until it serves), ``pause``, ``resume``, ``serves``.
 * ``reached message_count=n queue=q``: like ``until``, over failures of the node that is asked.
 
@@ -208,9 +208,10 @@ class MirrorRun:
         while True:
             row = self.row(self.letter(step), queue)
             parts = {} if row is None else row.parts(told_apart)
-            if parts and all(parts[name] == value for name, value in wanted.items()):
-                break
-            if row is None and "gone" in step.words:
+            if "gone" in step.words:
+                if row is None:
+                    break
+            elif parts and all(parts[name] == value for name, value in wanted.items()):
                 break
             if time.monotonic() > deadline:
                 break

@@ -114,3 +114,13 @@ def test_exceptions_for_nothing_are_told() -> None:
         Meant("area: d", 1, (), "r"),
     ]
     assert compare.unknown(listed, [case]) == ["area: c, step 2", "area: d, step 1"]
+
+
+def test_outcomes_are_shown_briefly() -> None:
+    """Numbers by their ends, and of many lines the first and the last."""
+    assert compare.brief(["basic.ack [1, 2, 3, 5]", "basic.nack [4]"]) == [
+        "basic.ack [1 to 3, 5]",
+        "basic.nack [4]",
+    ]
+    assert compare.brief([f"c: m{number}" for number in range(20)]) == ["c: m0", "18 more", "c: m19"]
+    assert compare.brief([]) == ["nothing"]
