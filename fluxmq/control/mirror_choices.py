@@ -26,6 +26,7 @@ from fluxmq.routing.topology.mirroring import MirrorPolicy, first_nodes, mirror_
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.group_names import MIRRORED, is_mirrored
+from fluxmq.settings.listen_addresses import ListenAddress, clash, listen_addresses_of_others
 from fluxmq.settings.membership import with_mirrors
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
 from fluxmq.settings.schema import Settings
@@ -163,10 +164,11 @@ class MirrorChoices:
                 with contextlib.suppress(UnknownGroup):
                     plans.of(group)
         try:
-            plans.of(name)
+            own = plans.of(name).bind_addr
         except UnknownGroup:
             return False
-        return True
+        # Others, if they are on this machine, see that its address is one of theirs.
+        return not clash(ListenAddress(name, own), listen_addresses_of_others(settings))
 
     def _name(self, policy: MirrorPolicy, nodes: Sequence[str], number: int) -> str:
         times = self._settings().cluster.history.times

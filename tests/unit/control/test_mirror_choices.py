@@ -14,6 +14,7 @@ from fluxmq.routing.topology.mirroring import MirrorPolicy
 from fluxmq.routing.topology.records import Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.group_names import is_mirrored
+from fluxmq.settings.plans import derived_offset
 from fluxmq.settings.schema import Settings
 
 NODES = ("node1", "node2", "node3")
@@ -42,12 +43,12 @@ class Records:
 class Cluster:
     """Three nodes, as the first one chooses."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: int = 7200) -> None:
         self.records = Records()
         self.able = True
         self.topology = Topology()
         self.topology.apply(AddVhost(Vhost("/")))
-        peers = {node: f"127.0.0.1:{7200 + 100 * at}" for at, node in enumerate(NODES[1:])}
+        peers = {node: f"127.0.0.1:{transport + 100 * at}" for at, node in enumerate(NODES[1:])}
         raft = {node: f"127.0.0.1:{20_000 + 2000 * at}" for at, node in enumerate(NODES[1:])}
         settings = Settings.model_validate(
             {
@@ -96,6 +97,12 @@ def test_a_group_that_another_node_has_come_to_lead_is_not_for_new_queues_of_the
     assert another != group
     assert kept[another].leader == "node1"
     assert cluster.group(ALL, NODES) == another
+
+
+def test_a_group_has_no_address_that_another_node_on_this_machine_has() -> None:
+    group = Cluster().group(ALL, NODES)
+    crowded = Cluster(transport=30_000 + derived_offset(group))
+    assert crowded.group(ALL, NODES) != group
 
 
 def test_a_declared_queue_is_in_a_mirrored_group_if_a_policy_says_so() -> None:
