@@ -20,6 +20,7 @@ needed: what remains to be copied behind the fence is bounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from fluxmq.engine.answers import ResultCallback
@@ -32,6 +33,7 @@ from fluxmq.queues.commands import CommandKind
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import QueueState as State
 from fluxmq.routing.topology.changes import AbortMigration, Change, DropOwner, FinishMigration
+from fluxmq.routing.topology.queue_config import TYPES
 from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Topology, TopologyRow
@@ -85,6 +87,8 @@ class OutgoingMove:
         """Offset of the next batch to send; -1 until the target's content is known."""
         self._name = row.internal_name
         self._number = int(row.migration, 16)
+        self._becomes = TYPES[row.becomes] if row.becomes else -1
+        """The type that it has at the target; -1 if that stays."""
         self._mover = mover
         self._change = change
         self._now = now
@@ -157,7 +161,10 @@ class OutgoingMove:
         except FluxmqError as problem:
             self._fail(str(problem))
             return
-        body = migration.adopt_body(state.config, base, self._number)
+        config = state.config
+        if self._becomes >= 0:
+            config = replace(config, type=self._becomes)
+        body = migration.adopt_body(config, base, self._number)
 
         def adopted(result: Result) -> None:
             self._failed = not result.ok
@@ -257,7 +264,7 @@ class OutgoingMove:
         self.phase = "installing"
         fence = migration.fenced_at(state)
         origins = self.group.machine.origins()
-        body = migration.install_body(self._number, fence, state, origins)
+        body = migration.install_body(self._number, fence, state, origins, self._becomes)
         if len(body) > STATE_BYTES_MAX:
             _log.error(
                 "a queue cannot be moved: it has too many unsettled messages or known producers",
