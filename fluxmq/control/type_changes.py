@@ -53,6 +53,9 @@ class TypeChanges:
             group = choice.of(self._topology(), there)
         except Refusal as refusal:
             raise RequestError(ERROR_INVALID, refusal.text) from refusal
+        if group == queue.group:
+            text = f"{name} is in the group {group!r} already, and changes its type only by a move: another"
+            raise RequestError(ERROR_INVALID, f"{text} group has to be named")
         if is_mirrored(group):
             text = f"group {group!r} is mirrored, and cannot have quorum queues"
             raise RequestError(ERROR_INVALID, text)
