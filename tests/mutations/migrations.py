@@ -103,16 +103,8 @@ MUTATIONS = [
         OF_ROWS + "test_an_aborted_move_cannot_be_finished",
     ),
     Mutation(
-        "type_kept_at_the_target",
-        "A queue is of the type that its row names in the group that its row names.",
-        "OutgoingMove._adopt",
-        "config = replace(config, type=self._becomes)",
-        "pass",
-        OF_MOVES + "test_a_classic_queue_becomes_a_quorum_queue_whoever_leads_it_meanwhile",
-    ),
-    Mutation(
         "type_of_the_source_installed",
-        "What is installed at the target is of the type that the queue has there.",
+        "A queue is of the type that its row names in the group that its row names.",
         "OutgoingMove._install",
         "origins, self._becomes)",
         "origins)",

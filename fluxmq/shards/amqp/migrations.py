@@ -20,7 +20,6 @@ needed: what remains to be copied behind the fence is bounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final, Protocol
 
 from fluxmq.engine.answers import ResultCallback
@@ -161,10 +160,7 @@ class OutgoingMove:
         except FluxmqError as problem:
             self._fail(str(problem))
             return
-        config = state.config
-        if self._becomes >= 0:
-            config = replace(config, type=self._becomes)
-        body = migration.adopt_body(config, base, self._number)
+        body = migration.adopt_body(state.config, base, self._number)
 
         def adopted(result: Result) -> None:
             self._failed = not result.ok
