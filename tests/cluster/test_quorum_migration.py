@@ -11,7 +11,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from fluxmq.cli.data_directory import control_socket
-from fluxmq.ipc.migrations import MIGRATE_QUEUE, Migrate, Migrating
+from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
 from fluxmq.ipc.polling_client import ControlCaller
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import channel_of
@@ -72,6 +72,7 @@ def test_a_mirrored_queue_that_is_used_becomes_a_quorum_queue(cluster: Cluster) 
 
     confirmed = here.confirmed
     eventually(lambda: here.confirmed > confirmed + 50, "it is used", SECONDS)
+    print(f"longest pause of the move {here.longest * 1000:.0f} ms")
     row = row_of(first, queue)
     assert (row["type"], row["group"], row["mirror_pids"]) == ("quorum", "leader-node2", None)
     assert row["arguments"] == {"x-queue-type": "quorum", "x-fluxmq-declared-type": "classic"}
@@ -88,7 +89,7 @@ def test_a_mirrored_queue_that_is_used_becomes_a_quorum_queue(cluster: Cluster) 
     # Its policy mirrors classic queues only, and nobody moves it back.
     first.broker.control(*HA_ALL[:-1], '{"ha-mode":"exactly","ha-params":2}')
     with ControlCaller(control_socket(second.folder / "data"), DEADLINE) as caller:
-        where = caller.call("migration", Migrate("/", queue).to_body())
+        where = caller.call(MIGRATION, Migrate("/", queue).to_body())
     assert Migrating.from_body(where) == Migrating("leader-node2", "", "", "quorum")
 
     assert cluster.leader("leader-node2") is second
@@ -133,6 +134,41 @@ def test_a_change_that_is_aborted_leaves_a_classic_queue(cluster: Cluster) -> No
         method, _, body = channel.basic_get(queue, auto_ack=True)
         assert method is not None
         assert body == b"0" + BODY
+
+
+def test_another_leader_goes_on_with_the_change(cluster: Cluster) -> None:
+    first, second, third = cluster.nodes
+    first.broker.control(*HA_ALL)
+    queue = "ha.many"
+    with channel_of(first) as channel:
+        channel.queue_declare(queue, durable=True)
+    parameters = pika.ConnectionParameters("127.0.0.1", third.amqp_port, heartbeat=0)
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        for number in range(MANY):
+            channel.basic_publish("", queue, b"%d" % number + BODY)
+
+        def count() -> int:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+        eventually(lambda: count() == MANY, "all are there", SECONDS)
+        assert row_of(first, queue)["leader"] == first.name
+        with ControlCaller(control_socket(second.folder / "data"), DEADLINE) as caller:
+            begun = caller.call(MIGRATE_QUEUE, Migrate("/", queue, type="quorum").to_body())
+            first.kill()
+            assert Migrating.from_body(begun).moving_to == "leader-node2"
+            where = caller.call(MIGRATION, Migrate("/", queue).to_body())
+        assert Migrating.from_body(where).becomes == "quorum", "it is not there yet"
+        eventually(lambda: row_of(second, queue)["type"] == "quorum", "it is there", SECONDS)
+        everything = channel.consume(queue, inactivity_timeout=SECONDS)
+        for number, (method, _, body) in enumerate(everything):
+            assert method is not None, number
+            assert body == b"%d" % number + BODY
+            if number == MANY - 1:
+                channel.basic_ack(method.delivery_tag, multiple=True)
+                break
+    first.start()
+    first.broker.wait_ready(SECONDS)
 
 
 def test_queues_that_cannot_become_quorum_queues_say_why(cluster: Cluster) -> None:

@@ -106,7 +106,7 @@ MUTATIONS = [
         "type_of_the_source_installed",
         "A queue is of the type that its row names in the group that its row names.",
         "OutgoingMove._install",
-        "origins, self._becomes)",
+        "origins, becomes)",
         "origins)",
         OF_MOVES + "test_a_classic_queue_becomes_a_quorum_queue_whoever_leads_it_meanwhile",
     ),

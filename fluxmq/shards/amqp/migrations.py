@@ -86,8 +86,6 @@ class OutgoingMove:
         """Offset of the next batch to send; -1 until the target's content is known."""
         self._name = row.internal_name
         self._number = int(row.migration, 16)
-        self._becomes = TYPES[row.becomes] if row.becomes else -1
-        """The type that it has at the target; -1 if that stays."""
         self._mover = mover
         self._change = change
         self._now = now
@@ -260,7 +258,8 @@ class OutgoingMove:
         self.phase = "installing"
         fence = migration.fenced_at(state)
         origins = self.group.machine.origins()
-        body = migration.install_body(self._number, fence, state, origins, self._becomes)
+        becomes = TYPES.get(self.row.becomes, -1)
+        body = migration.install_body(self._number, fence, state, origins, becomes)
         if len(body) > STATE_BYTES_MAX:
             _log.error(
                 "a queue cannot be moved: it has too many unsettled messages or known producers",
