@@ -140,7 +140,7 @@ MUTATIONS = [
         "TypeChanges.group",
         "if not self._able():",
         "if False:",
-        "tests/unit/control/test_type_changes.py::"
+        "tests/unit/control/test_quorum_groups.py::"
         "test_nodes_that_cannot_read_the_row_have_to_be_replaced_first",
     ),
 ]
