@@ -258,7 +258,7 @@ def test_what_earlier_versions_cannot_read_waits_for_all_nodes(tmp_path: Path) -
             await is_true(lambda: first.keys.changes_types)
             await first.keys.mark_left("c")
             await is_true(lambda: first.keys.nodes["c"].left)
-            assert first.keys.changes_types
+            await is_true(lambda: first.keys.changes_types)
             await first.stop()
 
         run(server, scenario)

@@ -135,6 +135,23 @@ MUTATIONS = [
         OF_MACHINE + "test_a_queue_of_another_type_counts_deliveries_anew",
     ),
     Mutation(
+        "quorum_queue_called_classic",
+        "A quorum queue is not taken for a classic one by its declarers, unless it was one.",
+        "may_be_called_classic",
+        "current.arguments.get(DECLARED_KEY) == CLASSIC",
+        "True",
+        OF_TYPES + "test_a_queue_that_was_declared_as_a_quorum_queue_is_no_classic_one",
+    ),
+    Mutation(
+        "consumer_cancelled_as_of_a_classic_queue",
+        "A consumer of a queue that has become a quorum queue follows each leader.",
+        "LeaderHandle.follow",
+        "stays and self._wanted.cancel_on_failover",
+        "False",
+        "tests/unit/engine/test_group_client.py::"
+        "test_a_consumer_of_a_queue_that_has_become_a_quorum_queue_is_not_cancelled_by_a_failover",
+    ),
+    Mutation(
         "type_changed_beside_old_nodes",
         "No queue changes its type while a node cannot read its row.",
         "TypeChanges.group",

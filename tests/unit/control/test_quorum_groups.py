@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from fluxmq.control import mirror_moves
 from fluxmq.control.management.declared_groups import DeclaringNode
+from fluxmq.control.mirror_moves import MirrorMoves
 from fluxmq.control.peers import RequestError
+from fluxmq.control.ports import Set
 from fluxmq.control.type_changes import TypeChanges
 from fluxmq.ipc.clusters import RaftListing
-from fluxmq.routing.topology.changes import AddVhost, DeclareQueue
-from fluxmq.routing.topology.records import QueueRecord, Vhost
+from fluxmq.ipc.topology_messages import TopologyChanged
+from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, MigrateQueue, SetPolicy
+from fluxmq.routing.topology.records import Policy, QueueRecord, Vhost
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings import Settings
+from tests.unit.control.test_mirror_choices import Cluster as MirroringCluster
 
 NODES = ("node1", "node2", "node3")
 QUEUE = QueueRecord("/", "q", durable=True, group="local-0@node1")
@@ -82,6 +88,8 @@ def test_one_that_is_on_its_way_stays_on_it() -> None:
         (QUEUE, "", "classic", "no other change is possible"),
         (QUEUE, "", "stream", "no other change is possible"),
         (QUEUE, "nowhere!", "quorum", "replication group 'nowhere!'"),
+        (QUEUE, "local-0", "quorum", "replication group 'local-0'"),
+        (QUEUE, "local-0@node1", "quorum", "replication group 'local-0@node1'"),
         (QUEUE, MIRRORED, "quorum", f"group '{MIRRORED}'"),
         (replace(QUEUE, group="default"), "default", "quorum", "another group has to be named"),
         (replace(QUEUE, auto_delete=True), "", "quorum", "it is auto-delete"),
@@ -97,6 +105,47 @@ def test_what_is_refused(queue: QueueRecord, wanted: str, kind: str, why: str) -
 def test_nodes_that_cannot_read_the_row_have_to_be_replaced_first() -> None:
     with pytest.raises(RequestError, match="once all nodes of the cluster run this version"):
         asked(QUEUE, able=False)
+
+
+def test_policies_leave_a_queue_alone_that_becomes_a_quorum_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not where its policy wants it, and does not go there."""
+    monkeypatch.setattr(mirror_moves, "LOOK_SECONDS", 0.01)
+    cluster = MirroringCluster()
+    definition = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+    for change in (
+        DeclareQueue(QUEUE),
+        MigrateQueue("/", "q", QUEUE.group, "leader-node1", "aa", "quorum"),
+        DeclareQueue(replace(QUEUE, name="r")),
+        SetPolicy(Policy("/", "ha", "", definition=definition)),
+    ):
+        cluster.topology.apply(change)
+    changes: list[Set] = []
+
+    async def until_the_other_moves() -> None:
+        moves = asyncio.Event()
+
+        async def change(sets: Sequence[Set]) -> TopologyChanged:
+            changes.extend(sets)
+            moves.set()
+            return TopologyChanged(0, tuple(None for _ in sets))
+
+        async def count(_queues: Sequence[QueueRecord]) -> dict[tuple[str, str], int]:
+            return {}
+
+        looking = MirrorMoves(
+            *(cluster.records, cluster.choices, lambda: cluster.topology, clustered),
+            *(change, count),
+        )
+        looking.start()
+        await asyncio.wait_for(moves.wait(), 10)
+        await looking.stop()
+
+    asyncio.run(until_the_other_moves())
+    ((moved,),) = [each for each in changes if isinstance(each, tuple)]
+    assert isinstance(moved, MigrateQueue)
+    assert moved.name == "r"
 
 
 def test_a_single_node_replicates_nothing() -> None:
