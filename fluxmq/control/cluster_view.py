@@ -63,6 +63,10 @@ class ClusterView:
         """Return whether all nodes know mirrored groups."""
         return self.keys is not None and self.keys.mirrors
 
+    def changes_types(self) -> bool:
+        """Return whether all nodes know queues that change their type."""
+        return self.keys is not None and self.keys.changes_types
+
     def members(self) -> Mapping[str, str]:
         """Return the addresses of the members of etcd that there are now, by node."""
         member = self.settings.cluster.member

@@ -282,10 +282,9 @@ class ControlProcess:
     def _serve_queues(self, topology_service: TopologyService, listing: listings.Listings) -> None:
         """Answer requests to move queues, to synchronise their mirrors and to back them up."""
         migrations = queue_migrations.MigrationRequests(
-            lambda: self._settings,
-            lambda: topology_service.topology,
-            topology_service.change,
-            listing,
+            *(lambda: self._settings, lambda: topology_service.topology),
+            *(topology_service.change, listing),
+            *(self._clustering.replicas, self._view.changes_types),
         )
         backing_up = queue_backups.QueueBackupRequests(
             lambda: topology_service.topology, self._shards, self._answer

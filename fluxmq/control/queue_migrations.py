@@ -9,8 +9,11 @@ from typing import Final
 
 from fluxmq.control.current_plans import CurrentPlans
 from fluxmq.control.listings import Listings
+from fluxmq.control.management.declared_groups import DeclaringNode
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
+from fluxmq.control.type_changes import TypeChanges
+from fluxmq.ipc.clusters import RaftListing
 from fluxmq.ipc.messages import (
     ERROR_INVALID,
     ERROR_NOT_FOUND,
@@ -32,7 +35,8 @@ MIGRATION_BYTES: Final = 8
 
 
 class MigrationRequests:
-    """Serves move requests on control's loop. `change` changes the topology."""
+    """Serves move requests on control's loop. `change` changes the topology; ``replicas`` lists the groups
+    of the cluster; ``able`` returns whether all of its nodes know queues that change their type."""
 
     def __init__(
         self,
@@ -40,27 +44,34 @@ class MigrationRequests:
         topology: Callable[[], Topology],
         change: Callable[[Sequence[Set]], Awaitable[TopologyChanged]],
         listings: Listings,
+        replicas: Callable[[], Awaitable[RaftListing]],
+        able: Callable[[], bool],
     ) -> None:
         self._current = current
         self._plans = CurrentPlans(current)
         self._topology = topology
         self._change = change
         self._listings = listings
+        self._types = TypeChanges(DeclaringNode(current, replicas), topology, able)
 
     async def answer(self, message: ControlMessage) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
         wanted = Migrate.from_body(message.body)
         if message.kind == MIGRATE_QUEUE:
-            changed = await self._change([(self._change_of(wanted),)])
+            changed = await self._change([(await self._change_of(wanted),)])
             refusal = changed.results[0]
             if refusal is not None:
                 raise RequestError(ERROR_INVALID, refusal.text)
         return (await self._where(wanted)).to_body()
 
-    def _change_of(self, wanted: Migrate) -> Change:
+    async def _change_of(self, wanted: Migrate) -> Change:
         queue = self._queue(wanted)
+        number = secrets.token_hex(MIGRATION_BYTES)
         if wanted.abort:
             return AbortMigration(wanted.vhost, wanted.name)
+        if wanted.type:
+            group = await self._types.group(queue, wanted.type, wanted.group)
+            return MigrateQueue(wanted.vhost, wanted.name, queue.group, group, number, wanted.type)
         source = self._group_of(queue)
         for group, what in ((source, "is in"), (wanted.group, "cannot be moved to")):
             if not group or not self._plans().replicated(group):
@@ -73,7 +84,6 @@ class MigrationRequests:
         except UnknownGroup as problem:
             text = f"replication group {problem.group!r} {problem.why}"
             raise RequestError(ERROR_NOT_FOUND, text) from problem
-        number = secrets.token_hex(MIGRATION_BYTES)
         return MigrateQueue(wanted.vhost, wanted.name, source, wanted.group, number)
 
     def _queue(self, wanted: Migrate) -> QueueRecord:
@@ -98,7 +108,8 @@ class MigrationRequests:
         progress = ""
         if queue.moving_to:
             progress = await self._progress(wanted)
-        return Migrating(self._group_of(queue), queue.moving_to, progress)
+        group = self._group_of(queue)
+        return Migrating(group, queue.moving_to, progress, queue.type, queue.becomes)
 
     async def _progress(self, wanted: Migrate) -> str:
         """Return the progress reported by the shard of this node that leads the queue's group, if

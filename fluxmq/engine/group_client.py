@@ -390,9 +390,9 @@ class GroupClient:
 
     # Moving to another group
 
-    def hand_over(self, queue: str, other: GroupClient) -> None:
+    def hand_over(self, queue: str, other: GroupClient, quorum: bool = False) -> None:
         """Hand a queue's unanswered appends and its consumers to the client of the group that it is
-        in now.
+        in now. ``quorum``: it is a quorum queue there.
 
         That group knows the names of the appends that took effect here.
         """
@@ -406,7 +406,7 @@ class GroupClient:
         for consumer in [each for each in self._consumers if each.queue == queue]:
             del self._consumers[consumer]
             other._consumers[consumer] = None
-            consumer.follow(other)
+            consumer.follow(other, quorum)
         other.retry()
 
     def forget_queue(self, queue: str) -> None:

@@ -239,7 +239,8 @@ class GroupClients:
             source = self._clients.get((source_name, whose))
             if source is not None:
                 found = self._clients.get((target_name, whose))
-                source.hand_over(queue, found or self._new(target_name, whose))
+                quorum = self._service.names.is_quorum(queue)
+                source.hand_over(queue, found or self._new(target_name, whose), quorum)
 
     def _is_own(self, group: str) -> bool:
         return "@" not in group and not self.plans.replicated(group)

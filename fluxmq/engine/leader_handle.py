@@ -132,10 +132,13 @@ class LeaderHandle:
             self._life += 1
             self.waiting = True
 
-    def follow(self, client: HandleOwner) -> None:
-        """Follow the queue into another group."""
+    def follow(self, client: HandleOwner, stays: bool) -> None:
+        """Follow the queue into another group. ``stays``: it is attached to each new leader from now
+        on, as it has become the consumer of a quorum queue."""
         self._life += 1
         self._term = -1
+        if stays and self._wanted.cancel_on_failover:
+            self._wanted = replace(self._wanted, cancel_on_failover=False)
         self._client = client
         self.waiting = True
         handle, self._handle = self._handle, None

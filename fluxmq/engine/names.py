@@ -184,6 +184,11 @@ class QueueNames:
         else:
             self.before_sync.discard(name)
 
+    def is_quorum(self, name: str) -> bool:
+        """Return whether a queue is known to be a quorum queue."""
+        info = self._queues.get(name)
+        return info is not None and info.type == QueueType.QUORUM
+
     def owner_of(self, name: str) -> str:
         """Return the id of the only connection that may use a queue; empty if all may."""
         return self._owners.get(name, "")

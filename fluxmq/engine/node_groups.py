@@ -187,7 +187,7 @@ class NodeGroups:
         self.moves(queue, before, False)
         client = self._clients.get(before)
         if client is not None and isinstance(other, GroupClient):
-            client.hand_over(queue, other)
+            client.hand_over(queue, other, self._service.names.is_quorum(queue))
 
     def moves(self, queue: str, group: str, moving: bool) -> None:
         """Note whether a queue is about to move away from a group."""

@@ -370,12 +370,12 @@ class ConsumerGroup:
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
-    def pack(self) -> list[Any]:
-        """Return plain values for msgpack."""
+    def pack(self, anew: bool = False) -> list[Any]:
+        """Return plain values for msgpack; ``anew``: deliveries count from now on."""
         return [
             *(self.id, self.name, self.mode, self.filter, self.cursor, self.idle_since),
             [self._pack_member(holder, member) for holder, member in self.members.items()],
-            self.pending.pack(),
+            self.pending.pack(anew),
             self.dead.pack(),
         ]
 

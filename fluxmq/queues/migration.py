@@ -65,10 +65,13 @@ def import_body(migration: int, batch: bytes) -> bytes:
     return _MIGRATION.pack(migration) + batch
 
 
-def install_body(migration: int, fence: int, queue: QueueState, origins: list[Any]) -> bytes:
+def install_body(
+    migration: int, fence: int, queue: QueueState, origins: list[Any], becomes: int = -1
+) -> bytes:
     """Encode INSTALL: everything of a fenced queue but its batches, and its group's applied
-    appends."""
-    return _packed([migration, fence, queue.pack(), origins])
+    appends. ``becomes``: the type that it changes to; its messages' deliveries are then counted
+    anew, since none was subject to the limit of that type."""
+    return _packed([migration, fence, queue.pack(becomes), origins])
 
 
 def _packed(body: Any) -> bytes:

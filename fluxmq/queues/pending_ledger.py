@@ -221,11 +221,15 @@ class Ledger:
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
-    def pack(self) -> list[Any]:
-        """Return all ranges, flat, for msgpack."""
+    def pack(self, anew: bool = False) -> list[Any]:
+        """Return all ranges, flat, for msgpack; ``anew``: of those that were delivered, only that is
+        known, not how often."""
         packed: list[Any] = []
         for pending in self:
-            packed += (pending.first, pending.last, *pending.state)
+            state = pending.state
+            if anew and state.attempts > 1:
+                state = state._replace(attempts=1)
+            packed += (pending.first, pending.last, *state)
         return packed
 
     @staticmethod

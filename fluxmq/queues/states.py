@@ -8,6 +8,7 @@ not pass a dead message whose dead-letter append is not committed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
@@ -459,13 +460,15 @@ class QueueState:
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
-    def pack(self) -> list[Any]:
-        """Return plain values for msgpack."""
+    def pack(self, becomes: int = -1) -> list[Any]:
+        """Return plain values for msgpack; for a queue that becomes one of another type, those of that."""
+        changes = becomes >= 0
+        config = replace(self.config, type=becomes) if changes else self.config
         return [
-            *(self.id, self.config.pack(), self.identity, self.start, self.kept, self.next_offset),
+            *(self.id, config.pack(), self.identity, self.start, self.kept, self.next_offset),
             *(self.next_group, self.idle_since, self.log_index.pack(), self.producers.pack()),
-            self.nobodys.pack(),
-            [group.pack() for group in self.groups.values()],
+            self.nobodys.pack(changes),
+            [group.pack(changes) for group in self.groups.values()],
             *([] if self.move is None else [self.move.pack()]),
         ]
 

@@ -131,7 +131,7 @@ def test_a_queue_that_is_used_moves_to_another_group_and_one_whose_move_is_abort
             begun = caller.call(MIGRATE_QUEUE, Migrate("/", QUEUE, "other").to_body())
             assert Migrating.from_body(begun).moving_to == "other"
             ended = caller.call(MIGRATE_QUEUE, Migrate("/", QUEUE, abort=True).to_body())
-            assert Migrating.from_body(ended) == Migrating("default", "")
+            assert Migrating.from_body(ended) == Migrating("default", "", "", "quorum")
         assert _count(channel) == BEFORE
         publisher, consumer = Publisher(mine), Consumer(theirs)
         publisher.start()
@@ -156,4 +156,4 @@ def test_a_queue_that_is_used_moves_to_another_group_and_one_whose_move_is_abort
         eventually(lambda: _count(channel) == 0, "all are settled")
         with ControlCaller(_socket(mine), DEADLINE) as caller:
             where = caller.call(MIGRATION, Migrate("/", QUEUE).to_body())
-        assert Migrating.from_body(where) == Migrating("other", "")
+        assert Migrating.from_body(where) == Migrating("other", "", "", "quorum")

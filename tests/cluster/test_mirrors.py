@@ -56,10 +56,11 @@ def on_all(node: Node) -> MirrorRecord:
 class Traffic(threading.Thread):
     """A client that publishes with confirms and consumes what it has published, until ``finish``."""
 
-    def __init__(self, node: Node, queue: str) -> None:
+    def __init__(self, node: Node, queue: str, **arguments: int) -> None:
         super().__init__(daemon=True)
         self._node = node
         self._queue = queue
+        self._arguments = {name.replace("_", "-"): each for name, each in arguments.items()}
         self._ended = threading.Event()
         self.confirmed = 0
         self.got: list[int] = []
@@ -71,7 +72,7 @@ class Traffic(threading.Thread):
         """Publish and consume."""
         with channel_of(self._node) as channel:
             channel.basic_qos(prefetch_count=50)
-            channel.basic_consume(self._queue, self._take)
+            channel.basic_consume(self._queue, self._take, arguments=self._arguments)
             channel.add_on_cancel_callback(lambda _frame: setattr(self, "cancelled", True))
             last = time.monotonic()
             while not self._ended.is_set():

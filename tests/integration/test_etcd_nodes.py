@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 import fluxmq
 from fluxmq.control.etcd.client import EtcdClient
-from fluxmq.control.etcd.cluster_nodes import PREFIX, SETS, VERSIONS, NodeKeys
+from fluxmq.control.etcd.cluster_nodes import (
+    MIRRORING_VERSION,
+    PREFIX,
+    SETS,
+    TYPES_VERSION,
+    VERSIONS,
+    NodeKeys,
+)
 from fluxmq.control.etcd.messages import Delete, Get, Put
 from fluxmq.control.etcd.wills import NODES as LIVES
 from fluxmq.control.metadata import StoreThread
@@ -92,10 +99,10 @@ NEW = replace(record("d"), etcd="")
 FOUR = {"a": 0, "b": 0, "c": 0, "d": 1}
 
 
-async def has_version(client: EtcdClient, *names: str) -> None:
-    """Say that nodes which do not run know sets."""
+async def has_version(client: EtcdClient, *names: str, version: int = 1) -> None:
+    """Say that nodes which do not run know sets, or more."""
     for name in names:
-        await client.transact((), (Put(VERSIONS + name.encode(), b"1"),))
+        await client.transact((), (Put(VERSIONS + name.encode(), b"%d" % version),))
 
 
 def put_of(number: int, nodes: Mapping[str, int]) -> Put:
@@ -232,6 +239,26 @@ def test_no_set_is_put_while_one_of_its_nodes_does_not_know_sets(tmp_path: Path)
             await first.keys.mark_left("c")
             await is_true(lambda: first.keys.nodes["c"].left)
             assert first.has_sets(later), "its version went when it left"
+            await first.stop()
+
+        run(server, scenario)
+
+
+def test_what_earlier_versions_cannot_read_waits_for_all_nodes(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+
+        async def scenario(client: EtcdClient) -> None:
+            first = FollowingNode("a", server, tmp_path)
+            await is_true(partial(first.knows, "b", "c"))
+            await has_version(client, "b", version=TYPES_VERSION)
+            await has_version(client, "c", version=MIRRORING_VERSION)
+            await is_true(lambda: first.keys.mirrors)
+            assert not first.keys.changes_types
+            await has_version(client, "c", version=TYPES_VERSION)
+            await is_true(lambda: first.keys.changes_types)
+            await first.keys.mark_left("c")
+            await is_true(lambda: first.keys.nodes["c"].left)
+            await is_true(lambda: first.keys.changes_types)
             await first.stop()
 
         run(server, scenario)

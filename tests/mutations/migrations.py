@@ -9,6 +9,7 @@ OF_GATES = "tests/unit/engine/test_migration_fence.py::"
 OF_HOSTS = "tests/unit/engine/test_moving_queue.py::"
 OF_MOVES = "tests/unit/shards/amqp/test_migrations.py::"
 OF_ROWS = "tests/unit/routing/topology/test_migrations.py::"
+OF_TYPES = "tests/unit/routing/topology/test_type_changes.py::"
 
 MUTATIONS = [
     Mutation(
@@ -100,5 +101,63 @@ MUTATIONS = [
         "if not queue.moving_to or queue.migration != migration:",
         "if not queue.moving_to:",
         OF_ROWS + "test_an_aborted_move_cannot_be_finished",
+    ),
+    Mutation(
+        "type_of_the_source_installed",
+        "A queue is of the type that its row names in the group that its row names.",
+        "OutgoingMove._install",
+        "origins, becomes)",
+        "origins)",
+        OF_MOVES + "test_a_classic_queue_becomes_a_quorum_queue_whoever_leads_it_meanwhile",
+    ),
+    Mutation(
+        "type_changed_by_itself",
+        "A queue changes its type in the same step as its group.",
+        "finished",
+        "as_quorum(arrived) if queue.becomes else arrived",
+        "arrived",
+        OF_TYPES + "test_the_type_changes_with_the_group",
+    ),
+    Mutation(
+        "type_changed_after_an_abort",
+        "What a move that was aborted should have changed is forgotten.",
+        "migrations:aborted",
+        'migration="", becomes=""',
+        'migration=""',
+        OF_TYPES + "test_a_change_that_is_aborted_leaves_nothing_behind",
+    ),
+    Mutation(
+        "deliveries_counted_on",
+        "A message is not dead at once because its queue has a delivery limit from now on.",
+        "Ledger.pack",
+        "anew and state.attempts > 1",
+        "False",
+        OF_MACHINE + "test_a_queue_of_another_type_counts_deliveries_anew",
+    ),
+    Mutation(
+        "quorum_queue_called_classic",
+        "A quorum queue is not taken for a classic one by its declarers, unless it was one.",
+        "may_be_called_classic",
+        "current.arguments.get(DECLARED_KEY) == CLASSIC",
+        "True",
+        OF_TYPES + "test_a_queue_that_was_declared_as_a_quorum_queue_is_no_classic_one",
+    ),
+    Mutation(
+        "consumer_cancelled_as_of_a_classic_queue",
+        "A consumer of a queue that has become a quorum queue follows each leader.",
+        "LeaderHandle.follow",
+        "stays and self._wanted.cancel_on_failover",
+        "False",
+        "tests/unit/engine/test_group_client.py::"
+        "test_a_consumer_of_a_queue_that_has_become_a_quorum_queue_is_not_cancelled_by_a_failover",
+    ),
+    Mutation(
+        "type_changed_beside_old_nodes",
+        "No queue changes its type while a node cannot read its row.",
+        "TypeChanges.group",
+        "if not self._able():",
+        "if False:",
+        "tests/unit/control/test_quorum_groups.py::"
+        "test_nodes_that_cannot_read_the_row_have_to_be_replaced_first",
     ),
 ]

@@ -64,10 +64,11 @@ PREFIX: Final = b"/fluxmq/cluster/"
 SETS: Final = b"/fluxmq/cluster-sets/"
 VERSIONS: Final = b"/fluxmq/cluster-versions/"
 """These three are beside each other, ``SETS`` first and ``PREFIX`` last: one watch follows all."""
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets, 2
-mirrored groups."""
+mirrored groups, 3 queues that change their type."""
 MIRRORING_VERSION: Final = 2
+TYPES_VERSION: Final = 3
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 SHARD_SECONDS: Final = 2.0
@@ -267,9 +268,17 @@ class NodeKeys:
     @property
     def mirrors(self) -> bool:
         """True once all nodes have said that they know mirrored groups; others would begin them differently."""
+        return self._all_have(MIRRORING_VERSION)
+
+    @property
+    def changes_types(self) -> bool:
+        """True once all nodes have said that they know queues that change their type; others cannot read
+        the rows of these."""
+        return self._all_have(TYPES_VERSION)
+
+    def _all_have(self, version: int) -> bool:
         there = [name for name, node in self.nodes.items() if not node.left]
-        known = (self._versions.get(name, 0) >= MIRRORING_VERSION for name in there)
-        return bool(there) and all(known)
+        return bool(there) and all(self._versions.get(name, 0) >= version for name in there)
 
     def _all(self) -> ClusterNodes:
         return ClusterNodes(dict(self.nodes), dict(self.sets))

@@ -163,18 +163,22 @@ class GroupRoutes:
 
     # Moves of queues
 
-    async def _moved(self, kind: str, call: Call, group: str = "") -> web.Response:
-        wanted = Migrate(call.vhost, call.part("name"), group, kind == MIGRATE_QUEUE and not group)
+    async def _moved(
+        self, kind: str, call: Call, group: str = "", becomes: str = ""
+    ) -> web.Response:
+        abort = kind == MIGRATE_QUEUE and not (group or becomes)
+        wanted = Migrate(call.vhost, call.part("name"), group, abort, becomes)
         return answer((await self._told(kind, wanted, Migrating)).to_body())
 
     async def _migration(self, call: Call) -> web.Response:
         return await self._moved(MIGRATION, call)
 
     async def _migrate(self, call: Call) -> web.Response:
-        group = text_of(await call.body(), "group")
-        if not group:
-            raise bad_request("group is the name of the group to move to")
-        return await self._moved(MIGRATE_QUEUE, call, group)
+        body = await call.body()
+        group, becomes = text_of(body, "group", ""), text_of(body, "type", "")
+        if not (group or becomes):
+            raise bad_request("group is the name of the group to move to, or type is quorum")
+        return await self._moved(MIGRATE_QUEUE, call, group, becomes)
 
     async def _abort(self, call: Call) -> web.Response:
         return await self._moved(MIGRATE_QUEUE, call)

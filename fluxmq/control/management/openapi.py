@@ -204,7 +204,7 @@ def _bodies() -> dict[str, Schema]:
             **{"pattern": _TEXT, "definition": _TABLE, "apply-to": _TEXT, "priority": _COUNT},
         ),
         "Place": {**_object(core=_COUNT, shard=_COUNT), "minProperties": 1, "maxProperties": 1},
-        "Destination": _object(("group",), group=_TEXT),
+        "Destination": {**_object(group=_TEXT, type={"enum": ["quorum"]}), "minProperties": 1},
         "Successor": _object(node=_TEXT),
     }
 

@@ -291,7 +291,9 @@ ROUTE_TEXTS: Final[dict[str, RouteText]] = {
         "Show whether a queue moves to another replication group", "Migrating"
     ),
     "PUT fluxmq/v1/queues/{vhost}/{name}/migration": RouteText(
-        "Move a queue to another replication group", "Migrating", "Destination"
+        "Move a queue to another replication group, or make it a quorum queue",
+        "Migrating",
+        "Destination",
     ),
     "DELETE fluxmq/v1/queues/{vhost}/{name}/migration": RouteText(
         "Abort the move of a queue", "Migrating"

@@ -181,7 +181,7 @@ class QueueUnused:
 @dataclass(frozen=True, slots=True)
 class MigrateQueue:
     """Start moving a queue from the group ``source``, its present one, to ``group``, under the name
-    ``migration``.
+    ``migration``. ``becomes``: the type that it has once it is there, empty if that stays.
 
     A no-op when it is being moved there already.
     """
@@ -191,6 +191,7 @@ class MigrateQueue:
     source: str
     group: str
     migration: str
+    becomes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

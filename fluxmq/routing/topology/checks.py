@@ -15,6 +15,7 @@ from fluxmq.routing.topology.arguments import (
 from fluxmq.routing.topology.migrations import other_group
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Exchange, QueueRecord
 from fluxmq.routing.topology.refusals import Refusal, locked, named, precondition
+from fluxmq.routing.topology.type_changes import LEFT_OUT, may_be_called_classic
 from fluxmq.routing.topology.values import described, same, shown
 
 
@@ -50,6 +51,8 @@ def check_queue_equal(current: QueueRecord, wanted: QueueRecord) -> None:
     if current.origin == ORIGIN_SETTINGS:
         keys = [key for key in keys if key in given]
         there = {QUEUE_TYPE_KEY: current.type, **there}
+    elif may_be_called_classic(current, given):
+        keys = [key for key in COMPARED_KEYS if key not in (QUEUE_TYPE_KEY, *LEFT_OUT)]
     elif current.type == wanted.type == given.get(QUEUE_TYPE_KEY, wanted.type):
         keys = COMPARED_KEYS[:-1]  # given or not, it is the same type
     _check_arguments(name, given, there, keys)

@@ -109,6 +109,7 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "asker": _optional_text,
     "type": _text(NAME_BYTES_MAX, empty=False),
     "default_queue_type": _one_of("classic", "quorum", "stream"),
+    "becomes": _one_of("", "quorum"),
     "destination_kind": _one_of("queue", "exchange"),
     "origin": _one_of("client", "settings"),
     **dict.fromkeys(
@@ -130,6 +131,8 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "priority": _priority,
     "tags": _tags,
 }
+_RARE: Final = frozenset({"becomes"})
+"""Fields that are not packed when empty, since earlier versions do not know them."""
 
 
 class _Field(NamedTuple):
@@ -162,6 +165,8 @@ def pack_fields(record: Any) -> dict[str, Any]:
     packed: dict[str, Any] = {}
     for field in _fields_of(type(record)):
         value = getattr(record, field.name)
+        if not value and field.name in _RARE:
+            continue
         if isinstance(value, Mapping):
             value = pack_value(value) if value else {}
         packed[field.name] = list(value) if isinstance(value, tuple) else value

@@ -103,7 +103,8 @@ class QueueRecord:
 
     One with an owner is not durable. ``group``: the replication group that holds it. ``origin``:
     ``client`` or ``settings``. ``moving_to``: the group that it is being moved to, empty for none;
-    ``migration`` identifies that move, or the last one.
+    ``migration`` identifies that move, or the last one; ``becomes``: the type that it has once it is there,
+    empty if that stays.
     """
 
     vhost: str
@@ -118,6 +119,7 @@ class QueueRecord:
     origin: str = ORIGIN_CLIENT
     moving_to: str = ""
     migration: str = ""
+    becomes: str = ""
 
     @property
     def key(self) -> Key:

@@ -249,7 +249,7 @@ def _drop_group(store: TopologyStore, change: changes.DropGroup) -> None:
 
 def _migrate_queue(store: TopologyStore, change: changes.MigrateQueue) -> None:
     queue = queue_of(space_of(store, change.vhost), change.name, None)
-    moving = migrations.begun(queue, change.source, change.group, change.migration)
+    moving = migrations.begun(queue, change.source, change.group, change.migration, change.becomes)
     if moving != queue:
         store.put(moving)
 

@@ -32,6 +32,7 @@ from fluxmq.queues.commands import CommandKind
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import QueueState as State
 from fluxmq.routing.topology.changes import AbortMigration, Change, DropOwner, FinishMigration
+from fluxmq.routing.topology.queue_config import TYPES
 from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Topology, TopologyRow
@@ -257,7 +258,8 @@ class OutgoingMove:
         self.phase = "installing"
         fence = migration.fenced_at(state)
         origins = self.group.machine.origins()
-        body = migration.install_body(self._number, fence, state, origins)
+        becomes = TYPES.get(self.row.becomes, -1)
+        body = migration.install_body(self._number, fence, state, origins, becomes)
         if len(body) > STATE_BYTES_MAX:
             _log.error(
                 "a queue cannot be moved: it has too many unsettled messages or known producers",

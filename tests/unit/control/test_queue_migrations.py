@@ -9,6 +9,7 @@ from fluxmq.control.listings import Listings
 from fluxmq.control.peers import Peer
 from fluxmq.control.ports import Set
 from fluxmq.control.queue_migrations import MigrationRequests
+from fluxmq.ipc.clusters import RaftListing
 from fluxmq.ipc.messages import Body, ControlMessage, ProcessHello
 from fluxmq.ipc.migrations import MIGRATION, Migrate, Migrating
 from fluxmq.ipc.row_messages import RowsPage
@@ -34,6 +35,10 @@ async def _nothing(_sets: Sequence[Set]) -> TopologyChanged:
     return TopologyChanged(0, ())
 
 
+async def _no_groups() -> RaftListing:
+    return RaftListing(())
+
+
 def test_how_far_a_move_is_comes_from_the_shard() -> None:
     topology = Topology()
     queue = QueueRecord("/", "q", type="quorum", durable=True, group="g")
@@ -44,8 +49,10 @@ def test_how_far_a_move_is_comes_from_the_shard() -> None:
     ):
         topology.apply(change)
     listings = Listings(lambda: topology, lambda: [Shard()])
-    migrations = MigrationRequests(Settings, lambda: topology, _nothing, listings)
+    migrations = MigrationRequests(
+        *(Settings, lambda: topology, _nothing, listings), _no_groups, lambda: True
+    )
     answer = asyncio.run(
         migrations.answer(ControlMessage(MIGRATION, 1, Migrate("/", "q").to_body()))
     )
-    assert Migrating.from_body(answer) == Migrating("g", "h", "3 of 7 messages")
+    assert Migrating.from_body(answer) == Migrating("g", "h", "3 of 7 messages", "quorum")

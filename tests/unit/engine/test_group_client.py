@@ -421,6 +421,23 @@ def test_a_consumer_may_ask_to_be_cancelled_by_a_failover(case: Case) -> None:
     assert two.attached == [], "it is forgotten"
 
 
+def test_a_consumer_of_a_queue_that_has_become_a_quorum_queue_is_not_cancelled_by_a_failover(
+    case: Case,
+) -> None:
+    one = case.lead(1)
+    port, _ = attach(case, replace(WANTED, cancel_on_failover=True))
+    one.attached[0][2](Attached(0, "g"), Holding())
+    other = case.client("h")
+    case.leaders.leads("h", 77, 1)
+    case.host.hand_over("q", other, quorum=True)
+    one.attached[1][2](Attached(0, "g"), Holding())
+    one.attached[1][1].cancelled()
+    case.leaders.ends("h", 77, 1)
+    case.leaders.leads("h", 78, 2)
+    assert len(case.nodes[2].attached) == 1
+    assert not port.ended
+
+
 def test_a_consumer_that_asked_for_it_is_not_cancelled_before_it_was_attached(case: Case) -> None:
     """S4-49: nor by a move of its queue."""
     one = case.lead(1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.engine.batch_slices import cut
 from fluxmq.queues import commands, migration
 from fluxmq.queues.commands import CommandKind, Verb
-from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
@@ -103,6 +105,31 @@ def test_everything_that_a_queue_is_arrives() -> None:
     given = there.run()
     assert sorted(given) == sorted(expected)
     assert [dead.offset for dead in there.dead] == [4]
+
+
+def test_a_queue_of_another_type_counts_deliveries_anew() -> None:
+    """It has a limit that its messages were not subject to: none may be dead at once."""
+    case = Moving()
+    here = case.here
+    here.publish(case.queue, 3)
+    consumer = here.attach(case.queue, limit=2)
+    for _ in range(4):
+        assert len(here.run()) == 2
+        here.settle(consumer, Verb.RELEASE, (0, 1))
+    quorum = replace(case.queue.config, type=QueueType.QUORUM, delivery_limit=3)
+    case.carry(CommandKind.ADOPT, migration.adopt_body(quorum, 0, MOVE))
+    case.copy()
+    fence, origins = case.fence(), here.machine.origins()
+    body = migration.install_body(MOVE, fence, case.queue, origins, QueueType.QUORUM)
+    assert case.carry(CommandKind.INSTALL, body).code == Code.OK
+    assert case.there.do(commands.declare(case.queue.config))[0].code == Code.CONFLICT
+    assert case.there.do(commands.declare(quorum))[0].code == Code.EXISTS
+    moved = case.there.machine.queue("q")
+    assert moved is not None
+    assert moved.config == quorum
+    case.there.attach(moved, "n")
+    # Known to have been delivered, but not how often.
+    assert sorted(case.there.run()) == [("n", 0, 2), ("n", 1, 2), ("n", 2, 1)]
 
 
 def test_a_stream_is_read_on_where_it_was() -> None:

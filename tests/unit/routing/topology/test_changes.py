@@ -71,6 +71,7 @@ CHANGES: list[Change] = [
     changes.DropGroup("memory-1"),
     changes.QueueUnused("/", "q"),
     changes.MigrateQueue("/", "q", "hot", "cold", "0a"),
+    changes.MigrateQueue("/", "q", "local-0@node1", "cold", "0a", "quorum"),
     changes.AbortMigration("/", "q"),
     changes.FinishMigration("/", "q", "0a"),
 ]

@@ -12,7 +12,7 @@ from fluxmq.engine.memory import MemoryDriver, MemoryStores
 from fluxmq.model.outcomes import Outcome
 from fluxmq.queues import migration
 from fluxmq.queues.commands import CommandKind, Verb
-from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.consumers import ConsumerTerms
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import QueueState as State
@@ -25,6 +25,7 @@ from fluxmq.routing.topology.changes import (
     FinishMigration,
     MigrateQueue,
 )
+from fluxmq.routing.topology.queue_config import TYPES
 from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
@@ -64,11 +65,11 @@ class Link:
 class Shard:
     """A shard that leads the groups `hot` and `cold`; changes are decided when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "quorum") -> None:
         self.now = 100.0
         self.topology = Topology()
         self.topology.apply(AddVhost(Vhost("/")))
-        row = QueueRecord("/", "q", "quorum", durable=True, group="hot")
+        row = QueueRecord("/", "q", kind, durable=True, group="hot")
         self.topology.apply(DeclareQueue(row))
         self.groups = {name: self._group(name) for name in ("hot", "cold")}
         self.reachable = True
@@ -76,7 +77,7 @@ class Shard:
         self.waiting: list[tuple[list[Change], Done]] = []
         self.elections = 1
         self.lead()
-        self.groups["hot"].declare(QueueConfig("q"))
+        self._declare(row)
         self.tick()
 
     def _group(self, name: str) -> ReplicationGroup:
@@ -117,7 +118,7 @@ class Shard:
         return self.link or self.groups[group]
 
     def _declare(self, row: QueueRecord) -> None:
-        self.groups[row.group].declare(QueueConfig(row.name))
+        self.groups[row.group].declare(QueueConfig(row.name, TYPES[row.type]))
 
     def tick(self, seconds: float = 0.0) -> None:
         """What groups were asked is done, and moves go on."""
@@ -173,9 +174,9 @@ class Shard:
         """The queue in a group."""
         return self.groups[group].machine.queue("q")
 
-    def move(self) -> None:
+    def move(self, becomes: str = "") -> None:
         """Have it moved."""
-        self.change(MigrateQueue("/", "q", "hot", "cold", "beef"))
+        self.change(MigrateQueue("/", "q", "hot", "cold", "beef", becomes))
 
     def run(self) -> None:
         """Go on until nothing happens any more."""
@@ -256,6 +257,46 @@ def test_an_abort_leaves_the_queue_as_it_was(shard: Shard, phase: str) -> None:
     shard.change(AbortMigration("/", "q"))
     shard.run()  # the decision that was asked for comes too late
     shard.check("hot")
+
+
+@pytest.mark.parametrize("ticks", range(8))
+def test_a_classic_queue_becomes_a_quorum_queue_whoever_leads_it_meanwhile(ticks: int) -> None:
+    shard = Shard("classic")
+    shard.publish(*(b"%d" % number for number in range(MESSAGES)))
+    shard.move("quorum")
+    for _ in range(ticks):
+        shard.tick(0.01)
+    there = shard.state("hot")
+    assert there is not None
+    assert there.config.type == QueueType.CLASSIC
+    shard.lead()
+    shard.run()
+    shard.check("cold")
+    row, state = shard.topology.queue("/", "q"), shard.state("cold")
+    assert row is not None
+    assert state is not None
+    assert (row.type, state.config.type) == ("quorum", QueueType.QUORUM)
+
+
+@pytest.mark.parametrize("phase", ["copying", "deciding"])
+def test_a_change_of_type_that_is_aborted_leaves_a_classic_queue(phase: str) -> None:
+    shard = Shard("classic")
+    shard.publish(*(b"%d" % number for number in range(MESSAGES)))
+    if phase == "copying":
+        shard.reachable = False
+    shard.move("quorum")
+    until(shard, phase)
+    shard.change(AbortMigration("/", "q"))
+    shard.run()
+    shard.check("hot")
+    shard.reachable = True
+    # What is left of it at the target is no part of another move.
+    shard.change(MigrateQueue("/", "q", "hot", "cold", "cafe"))
+    shard.run()
+    assert shard.where == "cold"
+    state = shard.state("cold")
+    assert state is not None
+    assert state.config.type == QueueType.CLASSIC
 
 
 @pytest.mark.parametrize("ticks", range(8))
