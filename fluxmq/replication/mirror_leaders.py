@@ -4,7 +4,8 @@ say, which the control process tells.
 Nobody votes in such a group, and an entry is committed when all its voters have it on disk. A node leads
 in a term that it has asked for, after the record has come to name it. It does without a voter that is
 out of contact, and makes a voter of a learner that has caught up, in the order of `mirror_voters`. A leader
-that cannot have the record changed can confirm nothing without the others.
+that cannot have the record changed can confirm nothing without the others. A mirror has another one lead
+once the process of the leader has ended.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ from fluxmq.ipc.messages import Body, Failure, MessageBody
 from fluxmq.ipc.mirrored_groups import (
     LOST,
     MIRROR_CHANGE,
+    MIRROR_ENDED,
     MIRROR_LEAD,
     MIRRORS,
     RETURNED,
     SYNCHRONISED,
     GroupMirrors,
     MirrorChange,
+    MirrorEnded,
     MirrorEpoch,
     MirrorLead,
     Mirrors,
 )
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.ended_leaders import EndedLeaders, NamedLeader
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
 from fluxmq.replication.replica import Replica, contact_seconds, name_of
+from fluxmq.settings.plans import member_number
 
 ASK_SECONDS: Final = 1.0
 """Time before a request that failed is made again."""
@@ -98,6 +103,7 @@ class MirrorLeaders:
         self._voters: dict[Replica, MirrorVoters] = {}
         self._apart: dict[tuple[str, str], float] = {}
         """Since when there is no stream to a mirror, by group and node."""
+        self.ended = EndedLeaders(now)
 
     # In conversation with control
 
@@ -126,7 +132,7 @@ class MirrorLeaders:
 
         def answered(answer: Body | Failure) -> None:
             self._asking.discard(key)
-            if kind == MIRROR_LEAD or isinstance(answer, Failure):
+            if kind != MIRROR_CHANGE or isinstance(answer, Failure):
                 self._again[key] = self._now() + ASK_SECONDS
             done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
 
@@ -140,10 +146,12 @@ class MirrorLeaders:
 
     def look(self, replica: Replica) -> None:
         """Lead a group if its record says so, unless this copy lacks what it has promised to hold, or
-        has failed: then another one is to lead it."""
+        has failed: then another one is to lead it. See to it that somebody leads it otherwise."""
         group = replica.plan.name
         record, driver = self.groups.get(group), replica.hosted.driver
         if record is None or record.leader != self._node:
+            if record is not None and self._is_without_leader(replica, record):
+                self._replace(replica, record)
             return
         status = driver.node.status()
         unfit = bool(replica.hosted.group.failed) or replica.acquaintances.abstains
@@ -164,6 +172,34 @@ class MirrorLeaders:
 
         wanted = MirrorLead(group, status.term, unfit or not status.last_index)
         self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
+
+    def _is_without_leader(self, replica: Replica, record: GroupMirrors) -> bool:
+        """Return whether the leader's process has ended, as far as this synchronised mirror can tell."""
+        transport = replica.raft_transport
+        able = self._node in record.synchronised and not replica.hosted.group.failed
+        if not able or transport.reaches(member_number(record.leader)):
+            self.ended.forget(replica.plan.name)
+            return False
+        addresses = [each.address for each in replica.plan.nodes if each.node == record.leader]
+        named = NamedLeader(record.leader, record.epoch, next(iter(addresses), ""))
+        return self.ended.has_ended(replica.plan.name, named)
+
+    def _replace(self, replica: Replica, record: GroupMirrors) -> None:
+        """Have a synchronised mirror lead."""
+        group, reaches = replica.plan.name, replica.raft_transport.reaches
+        reached = tuple(
+            each
+            for each in record.members
+            if each == self._node or reaches(member_number(each))
+        )
+
+        def changed(epoch: int) -> None:
+            if epoch:
+                extra = {"group": group, "node": record.leader, "epoch": epoch}
+                _log.info("the process of a leader has ended: another one leads", extra=extra)
+
+        body = MirrorEnded(group, record.epoch, record.leader, reached)
+        self._ask((group, record.leader), MIRROR_ENDED, body, changed)
 
     # Members
 
