@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 ENDED_SECONDS: Final = 2.0
 """Time for which connections to a leader have to be refused."""
-PROBE_SECONDS: Final = 0.2
+PROBE_SECONDS: Final = 0.4
 """Interval between two attempts to connect."""
 ANSWER_SECONDS: Final = 1.0
 """Time after which an attempt counts as not refused."""

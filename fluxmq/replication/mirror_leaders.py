@@ -45,6 +45,10 @@ APART_SECONDS: Final = 2.0
 """Time without a stream to a mirror after which the leader does without it: a node that has ended has no
 streams, and one that is only slow keeps them."""
 
+_OF_LEADER: Final = ""
+"""Stands for no node in the key of a request to have another one lead: requests about the former leader as a
+mirror do not wait for it."""
+
 _log = get_logger("fluxmq.cluster")
 
 
@@ -97,7 +101,7 @@ class MirrorLeaders:
         self.request: RequestControl = _unsent
         """Sends a request to the control process; returns whether it was sent."""
         self._asking: set[tuple[str, str]] = set()
-        """Requests under way: by group and node, with the own one to lead."""
+        """Requests under way: by group and node, with the own one to lead, and with `_OF_LEADER`."""
         self._again: dict[tuple[str, str], float] = {}
         """Moments from which requests that failed may be made again."""
         self._voters: dict[Replica, MirrorVoters] = {}
@@ -199,7 +203,7 @@ class MirrorLeaders:
                 _log.info("the process of a leader has ended: another one leads", extra=extra)
 
         body = MirrorEnded(group, record.epoch, record.leader, reached)
-        self._ask((group, record.leader), MIRROR_ENDED, body, changed)
+        self._ask((group, _OF_LEADER), MIRROR_ENDED, body, changed)
 
     # Members
 
