@@ -389,7 +389,11 @@ def test_a_leader_whose_process_has_ended_is_replaced_while_its_lease_lasts(
     first.broker.control(*HA_ALL)
     with channel_of(first) as channel:
         channel.queue_declare("ha.ended", durable=True)
-    led = [group for group, each in records(second).items() if each.leader == first.name]
+    led = [
+        group
+        for group, each in records(second).items()
+        if each.leader == first.name and len(each.members) == len(NODES)
+    ]
     assert led
     traffic = Traffic(second, "ha.ended")
     traffic.start()
