@@ -192,9 +192,7 @@ class MirrorLeaders:
         """Have a synchronised mirror lead."""
         group, reaches = replica.plan.name, replica.raft_transport.reaches
         reached = tuple(
-            each
-            for each in record.members
-            if each == self._node or reaches(member_number(each))
+            each for each in record.members if each == self._node or reaches(member_number(each))
         )
 
         def changed(epoch: int) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
 )
 
 from fluxmq.control.etcd.client import EtcdClient
-from fluxmq.control.etcd.messages import Get, end_of
+from fluxmq.control.etcd.messages import Change, Get, end_of
 from fluxmq.control.etcd.mirrors import PREFIX
 from fluxmq.control.etcd.wills import NODES as LIVES
 from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
@@ -78,22 +78,27 @@ def revision_of(node: Node) -> int:
 def ended_before(node: Node, group: str, leader: str, revision: int) -> list[str]:
     """The nodes whose keys have gone since then before another node than ``leader`` came to lead a group."""
 
-    async def read() -> list[str]:
+    async def changes() -> AsyncGenerator[Change]:
         client = EtcdClient([f"{HOST}:{node.etcd_port}"])
-        ended: list[str] = []
-        changes = client.watch(PREFIX, end_of(LIVES), revision + 1)
+        watch = client.watch(PREFIX, end_of(LIVES), revision + 1)
         try:
-            async with asyncio.timeout(SECONDS), contextlib.aclosing(changes) as watching:
+            async with asyncio.timeout(SECONDS), contextlib.aclosing(watch) as watching:
                 async for message in watching:
-                    for change in message.changes:
-                        key, value = change.entry.key, change.entry.value
-                        if change.deleted:
-                            ended.append(key.removeprefix(LIVES).decode())
-                        elif key == PREFIX + group.encode():
-                            if MirrorRecord.decode(value).leader != leader:
-                                return ended
+                    for each in message.changes:
+                        yield each
         finally:
             await client.close()
+
+    async def read() -> list[str]:
+        ended: list[str] = []
+        async with contextlib.aclosing(changes()) as found:
+            async for deleted, (key, value, *_) in found:
+                if deleted:
+                    ended.append(key.removeprefix(LIVES).decode())
+                    continue
+                of_group = key == PREFIX + group.encode()
+                if of_group and MirrorRecord.decode(value).leader != leader:
+                    return ended
         raise AssertionError("no other node leads")
 
     return asyncio.run(read())

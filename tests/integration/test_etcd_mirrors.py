@@ -15,7 +15,7 @@ from fluxmq.control.etcd.messages import Get, Put
 from fluxmq.control.etcd.mirrors import PREFIX, MirrorKeys
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer
-from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.conversation import Answered, RequestHandler
 from fluxmq.ipc.messages import Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
     LOST,
@@ -84,14 +84,13 @@ async def nodes(
     puts = [Put(NODES + name.encode(), b"1") for name in EVERYWHERE]
     await client.transact((), (*puts, Put(PREFIX + GROUP.encode(), record.encode())))
     one, two, three = made = [Node(server, name) for name in EVERYWHERE]
-    commands = {MIRRORS: told}
+    commands: dict[str, RequestHandler] = {MIRRORS: told}
     async with (
         alone(folder / "1", one.make, commands) as one.keys,
         alone(folder / "2", two.make, commands) as two.keys,
         alone(folder / "3", three.make, commands) as three.keys,
     ):
-        for each in made:
-            await is_true(lambda each=each: each.keys.records.get(GROUP) == record)
+        await is_true(lambda: all(each.keys.records.get(GROUP) == record for each in made))
         yield made
 
 
