@@ -18,7 +18,9 @@ from typing import Final, NamedTuple
 ENDED_SECONDS: Final = 2.0
 """Time for which connections to a leader have to be refused."""
 PROBE_SECONDS: Final = 0.4
-"""Interval between two attempts to connect."""
+"""Interval between two attempts to connect while they are refused."""
+CALM_SECONDS: Final = 1.0
+"""The same while they are not: a process that is stopped has to accept them all when it goes on."""
 ANSWER_SECONDS: Final = 1.0
 """Time after which an attempt counts as not refused."""
 
@@ -39,7 +41,8 @@ class _Probed:
         self.leader = leader
         self.first = self.last = 0.0
         self.refused = False
-        self.begun = -PROBE_SECONDS
+        self.next = 0.0
+        """The moment of the next attempt."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -62,8 +65,8 @@ class EndedLeaders:
             probed = self._probed[group] = _Probed(leader)
         now = self._now()
         idle = probed.task is None or probed.task.done()
-        if idle and now - probed.begun >= PROBE_SECONDS:
-            probed.begun = now
+        if idle and now >= probed.next:
+            probed.next = now + PROBE_SECONDS
             probed.task = asyncio.get_running_loop().create_task(self._probe(probed))
         return probed.refused and probed.last - probed.first >= ENDED_SECONDS
 
@@ -73,6 +76,8 @@ class EndedLeaders:
         if refused and not probed.refused:
             probed.first = self._now()
         probed.refused, probed.last = refused, self._now()
+        if not refused:
+            probed.next = max(probed.next, probed.last + CALM_SECONDS)
 
 
 async def is_refused(address: str) -> bool:

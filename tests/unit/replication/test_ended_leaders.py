@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fluxmq.replication.ended_leaders import (
+    CALM_SECONDS,
     ENDED_SECONDS,
     PROBE_SECONDS,
     EndedLeaders,
@@ -80,7 +81,7 @@ def test_a_process_that_was_started_again_meanwhile_has_not_ended(mirror: Mirror
     with listening(mirror):
         mirror.look_for(PROBE_SECONDS)
     assert not mirror.look_for(ENDED_SECONDS)
-    assert mirror.look_for(2 * PROBE_SECONDS)
+    assert mirror.look_for(CALM_SECONDS + PROBE_SECONDS)
 
 
 def test_a_leader_of_another_epoch_has_as_long_to_listen(mirror: Mirror) -> None:
