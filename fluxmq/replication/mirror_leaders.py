@@ -158,7 +158,7 @@ class MirrorLeaders:
                 self._replace(replica, record)
             return
         status = driver.node.status()
-        unfit = bool(replica.hosted.group.failed) or replica.acquaintances.abstains
+        unfit = _is_unfit(replica)
         if status.role is Role.LEADER and not unfit:
             return
         if not unfit and status.last_index and self.forced.is_due(replica, record, status):
@@ -178,10 +178,12 @@ class MirrorLeaders:
         self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
 
     def _is_without_leader(self, replica: Replica, record: GroupMirrors) -> bool:
-        """Return whether the leader's process has ended, as far as this synchronised mirror can tell."""
+        """Return whether the leader's process has ended, as far as this synchronised mirror can tell. One that
+        could not lead itself leaves the leader the time to come back."""
         transport = replica.raft_transport
-        able = self._node in record.synchronised and not replica.hosted.group.failed
-        if not able or transport.reaches(member_number(record.leader)):
+        able = self._node in record.synchronised and not _is_unfit(replica)
+        whole = able and bool(replica.hosted.driver.node.status().last_index)
+        if not whole or transport.reaches(member_number(record.leader)):
             self.ended.forget(replica.plan.name)
             return False
         addresses = [each.address for each in replica.plan.nodes if each.node == record.leader]
@@ -299,3 +301,8 @@ class MirrorLeaders:
         named = key[1] in record.synchronised
         patience = self._silence if named else max(replica.plan.election_timeout, APART_SECONDS)
         return contact is not None and contact >= patience
+
+
+def _is_unfit(replica: Replica) -> bool:
+    """Return whether a copy has failed, or lacks what it has promised to hold."""
+    return bool(replica.hosted.group.failed) or replica.acquaintances.abstains

@@ -150,6 +150,14 @@ MUTATIONS = [
         OF_LEADERS + "test_a_mirror_that_is_not_synchronised_leaves_that_to_others",
     ),
     Mutation(
+        "word_of_a_copy_that_cannot_lead_counts",
+        "A mirror that could not lead itself has nobody lead.",
+        "MirrorLeaders._is_without_leader",
+        "and not _is_unfit(replica)",
+        "",
+        OF_LEADERS + "test_a_copy_that_could_not_lead_leaves_it_to_others",
+    ),
+    Mutation(
         "late_word_of_a_mirror_counts",
         "A mirror that the leader has left out meanwhile has nobody lead.",
         "MirrorKeys._replace",

@@ -55,11 +55,12 @@ class AskedControl:
 
 
 class NamedLeader:
-    """Node1, which has a copy of a group whose record names it; node2 cannot be reached."""
+    """Node1, which has a copy of a group whose record names it, with so many entries; node2 cannot be reached."""
 
-    def __init__(self, directory: Path, runner: asyncio.Runner) -> None:
+    def __init__(self, directory: Path, runner: asyncio.Runner, entries: int = 3) -> None:
         self.member = LoneMember(directory / "node1", runner)
-        self.member.append(3)
+        if entries:
+            self.member.append(entries)
         self.control = AskedControl()
         mirrors = self.member.cluster.members.mirrors
         assert mirrors is not None
@@ -185,6 +186,24 @@ def test_a_mirror_that_is_not_synchronised_leaves_that_to_others(named: NamedLea
     named.know(TERM, ("node2",), "node2")
     named.wait()
     assert named.control.asked == []
+
+
+def test_a_copy_that_could_not_lead_leaves_it_to_others(named: NamedLeader) -> None:
+    """And the leader is waited for, which may be back before its lease ends."""
+    named.know(TERM, NODES, "node2")
+    named.doubt()
+    named.wait()
+    assert named.control.asked == []
+
+
+def test_an_empty_copy_leaves_it_to_others(tmp_path: Path) -> None:
+    """It may have been lost."""
+    with asyncio.Runner() as runner:
+        empty = NamedLeader(tmp_path, runner, entries=0)
+        empty.know(TERM, NODES, "node2")
+        empty.wait()
+        assert empty.control.asked == []
+        empty.member.kill()
 
 
 def test_a_copy_that_has_failed_leaves_it_to_others(named: NamedLeader) -> None:
