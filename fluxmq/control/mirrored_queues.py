@@ -10,7 +10,7 @@ from fluxmq.control.mirrors import MirrorState
 from fluxmq.control.peers import Peer
 from fluxmq.ipc import mirror_messages
 from fluxmq.ipc.messages import Body, ControlMessage
-from fluxmq.ipc.mirrored_groups import MIRROR_CHANGE, MIRROR_LEAD
+from fluxmq.ipc.mirrored_groups import MIRROR_CHANGE, MIRROR_ENDED, MIRROR_LEAD
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.records import QueueRecord
 from fluxmq.settings.schema import Settings
@@ -56,7 +56,7 @@ class MirroredQueues:
         keys.start()
         moves.start()
         return {
-            **dict.fromkeys((MIRROR_LEAD, MIRROR_CHANGE), keys.answer),
+            **dict.fromkeys((MIRROR_LEAD, MIRROR_CHANGE, MIRROR_ENDED), keys.answer),
             **dict.fromkeys(mirror_messages.KINDS, asked.answer),
         }
 

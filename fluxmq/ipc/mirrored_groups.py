@@ -3,7 +3,8 @@
 ::
 
     control -> shard        mirrors: all groups, at every change
-    shard -> control        mirror_lead, before this node leads a group; mirror_change, from the leader
+    shard -> control        mirror_lead, before this node leads a group; mirror_change, from the leader;
+                            mirror_ended, from a mirror
 
 Pure, like `messages`.
 """
@@ -19,6 +20,7 @@ from fluxmq.ipc.messages import MessageBody, Name, Natural, Word
 MIRRORS: Final = "mirrors"
 MIRROR_LEAD: Final = "mirror_lead"
 MIRROR_CHANGE: Final = "mirror_change"
+MIRROR_ENDED: Final = "mirror_ended"
 
 RETURNED: Final = "returned"
 SYNCHRONISED: Final = "synchronised"
@@ -74,3 +76,13 @@ class MirrorChange(MessageBody, frozen=True):
     epoch: Natural
     node: Name
     state: Word
+
+
+class MirrorEnded(MessageBody, frozen=True):
+    """Request of a synchronised mirror: to have another node lead than the leader in ``epoch``, whose
+    process has ended. ``reached``: nodes that the mirror has a stream to, and its own."""
+
+    group: Name
+    epoch: Natural
+    leader: Name
+    reached: Nodes

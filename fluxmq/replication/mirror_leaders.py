@@ -4,7 +4,8 @@ say, which the control process tells.
 Nobody votes in such a group, and an entry is committed when all its voters have it on disk. A node leads
 in a term that it has asked for, after the record has come to name it. It does without a voter that is
 out of contact, and makes a voter of a learner that has caught up, in the order of `mirror_voters`. A leader
-that cannot have the record changed can confirm nothing without the others.
+that cannot have the record changed can confirm nothing without the others. A mirror has another one lead
+once the process of the leader has ended.
 """
 
 from __future__ import annotations
@@ -18,27 +19,35 @@ from fluxmq.ipc.messages import Body, Failure, MessageBody
 from fluxmq.ipc.mirrored_groups import (
     LOST,
     MIRROR_CHANGE,
+    MIRROR_ENDED,
     MIRROR_LEAD,
     MIRRORS,
     RETURNED,
     SYNCHRONISED,
     GroupMirrors,
     MirrorChange,
+    MirrorEnded,
     MirrorEpoch,
     MirrorLead,
     Mirrors,
 )
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.ended_leaders import EndedLeaders, NamedLeader
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
 from fluxmq.replication.replica import Replica, contact_seconds, name_of
+from fluxmq.settings.plans import member_number
 
 ASK_SECONDS: Final = 1.0
 """Time before a request that failed is made again."""
 APART_SECONDS: Final = 2.0
 """Time without a stream to a mirror after which the leader does without it: a node that has ended has no
 streams, and one that is only slow keeps them."""
+
+_OF_LEADER: Final = ""
+"""Stands for no node in the key of a request to have another one lead: requests about the former leader as a
+mirror do not wait for it."""
 
 _log = get_logger("fluxmq.cluster")
 
@@ -92,12 +101,13 @@ class MirrorLeaders:
         self.request: RequestControl = _unsent
         """Sends a request to the control process; returns whether it was sent."""
         self._asking: set[tuple[str, str]] = set()
-        """Requests under way: by group and node, with the own one to lead."""
+        """Requests under way: by group and node, with the own one to lead, and with `_OF_LEADER`."""
         self._again: dict[tuple[str, str], float] = {}
         """Moments from which requests that failed may be made again."""
         self._voters: dict[Replica, MirrorVoters] = {}
         self._apart: dict[tuple[str, str], float] = {}
         """Since when there is no stream to a mirror, by group and node."""
+        self.ended = EndedLeaders(now)
 
     # In conversation with control
 
@@ -126,7 +136,7 @@ class MirrorLeaders:
 
         def answered(answer: Body | Failure) -> None:
             self._asking.discard(key)
-            if kind == MIRROR_LEAD or isinstance(answer, Failure):
+            if kind != MIRROR_CHANGE or isinstance(answer, Failure):
                 self._again[key] = self._now() + ASK_SECONDS
             done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
 
@@ -140,13 +150,15 @@ class MirrorLeaders:
 
     def look(self, replica: Replica) -> None:
         """Lead a group if its record says so, unless this copy lacks what it has promised to hold, or
-        has failed: then another one is to lead it."""
+        has failed: then another one is to lead it. See to it that somebody leads it otherwise."""
         group = replica.plan.name
         record, driver = self.groups.get(group), replica.hosted.driver
         if record is None or record.leader != self._node:
+            if record is not None and self._is_without_leader(replica, record):
+                self._replace(replica, record)
             return
         status = driver.node.status()
-        unfit = bool(replica.hosted.group.failed) or replica.acquaintances.abstains
+        unfit = _is_unfit(replica)
         if status.role is Role.LEADER and not unfit:
             return
         if not unfit and status.last_index and self.forced.is_due(replica, record, status):
@@ -164,6 +176,34 @@ class MirrorLeaders:
 
         wanted = MirrorLead(group, status.term, unfit or not status.last_index)
         self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
+
+    def _is_without_leader(self, replica: Replica, record: GroupMirrors) -> bool:
+        """Return whether the leader's process has ended, as far as this synchronised mirror can tell. One that
+        could not lead itself leaves the leader the time to come back."""
+        transport = replica.raft_transport
+        able = self._node in record.synchronised and not _is_unfit(replica)
+        whole = able and bool(replica.hosted.driver.node.status().last_index)
+        if not whole or transport.reaches(member_number(record.leader)):
+            self.ended.forget(replica.plan.name)
+            return False
+        addresses = [each.address for each in replica.plan.nodes if each.node == record.leader]
+        named = NamedLeader(record.leader, record.epoch, next(iter(addresses), ""))
+        return self.ended.has_ended(replica.plan.name, named)
+
+    def _replace(self, replica: Replica, record: GroupMirrors) -> None:
+        """Have a synchronised mirror lead."""
+        group, reaches = replica.plan.name, replica.raft_transport.reaches
+        reached = tuple(
+            each for each in record.members if each == self._node or reaches(member_number(each))
+        )
+
+        def changed(epoch: int) -> None:
+            if epoch:
+                extra = {"group": group, "node": record.leader, "epoch": epoch}
+                _log.info("the process of a leader has ended: another one leads", extra=extra)
+
+        body = MirrorEnded(group, record.epoch, record.leader, reached)
+        self._ask((group, _OF_LEADER), MIRROR_ENDED, body, changed)
 
     # Members
 
@@ -261,3 +301,8 @@ class MirrorLeaders:
         named = key[1] in record.synchronised
         patience = self._silence if named else max(replica.plan.election_timeout, APART_SECONDS)
         return contact is not None and contact >= patience
+
+
+def _is_unfit(replica: Replica) -> bool:
+    """Return whether a copy has failed, or lacks what it has promised to hold."""
+    return bool(replica.hosted.group.failed) or replica.acquaintances.abstains

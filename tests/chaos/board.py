@@ -12,6 +12,7 @@ from random import Random
 from tests.chaos import bodies
 from tests.chaos.bodies import Identity
 from tests.chaos.records import OK, Deliver, History, Join, Key, Lost, Publish
+from tests.chaos.settings import ACK_TIMEOUT_S
 
 RETRY_S = 0.2
 """Pause of a client that was not let in anywhere."""
@@ -29,12 +30,13 @@ class Host:
 
 @dataclass
 class Board:
-    """One per run. ``run``: the number in every body."""
+    """One per run. ``run``: the number in every body; ``ack_timeout``: seconds in which a node answers a publish."""
 
     history: History
     hosts: list[Host]
     random: Random
     run: int
+    ack_timeout: float = ACK_TIMEOUT_S
     confirmed: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
     seen: dict[tuple[str, str], set[Key]] = field(default_factory=lambda: defaultdict(set))
     rejected: set[Key] = field(default_factory=set)

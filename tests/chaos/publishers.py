@@ -15,15 +15,15 @@ from proton import Delivery
 from tests.chaos import amqp10_client, bodies
 from tests.chaos.board import Board, Roamer
 from tests.chaos.records import FAIL, OK, UNKNOWN, Publish
-from tests.chaos.settings import ACK_TIMEOUT_S, BOTH
+from tests.chaos.settings import BOTH
 from tests.differential import wire
 from tests.powercut import amqp_client
 from tests.powercut.client import FAILURE, Connection
 from tests.powercut.load import CERTAIN
 
 TICK_S = 0.01
-ANSWER_S = ACK_TIMEOUT_S + 2.0
-"""Who is not answered within this goes elsewhere."""
+ANSWER_S = 2.0
+"""Who is not answered within the time that a node has for it and this goes elsewhere."""
 NACK_PAUSE_S = 0.2
 NACKS_MAX = 5
 """So many refusals after each other, and a publisher tries another node."""
@@ -96,7 +96,7 @@ class Publisher(Roamer):
             before = now
             if self.under_way:
                 oldest = next(iter(self.under_way.values()))
-                if self.board.now() - oldest.invoke > ANSWER_S:
+                if self._is_late(oldest):
                     return "timeout"
             if self.nacks >= NACKS_MAX:
                 return "refused"
@@ -144,8 +144,11 @@ class Publisher(Roamer):
 
     def _told(self, attempt: Attempt, why: str) -> str:
         """Only what waited for long was not answered; the rest was taken back with it."""
-        waited = self.board.now() - attempt.invoke
-        return why if why != "timeout" or waited > ANSWER_S else "given up with another"
+        return why if why != "timeout" or self._is_late(attempt) else "given up with another"
+
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Whether it should have been answered by now."""
+        return self.board.now() - attempt.invoke > self.board.ack_timeout + ANSWER_S
 
     def _publish_again(self, sequence: int) -> None:
         self.again.append(sequence)

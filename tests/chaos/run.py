@@ -44,6 +44,7 @@ from tests.chaos.settings import (
     PEER_PORTS,
     PROMOTION_S,
     STREAM,
+    TICK_S,
     UNDERTAKERS,
     VISIBILITY_S,
     aliases,
@@ -90,7 +91,8 @@ class Runner:
         self.say: Say = lambda line: None
         self.seed = seed
         hosts = [Host(m.name, m.host, MQTT, AMQP) for m in self.cluster.members]
-        self.board = Board(history, hosts, Random(f"{seed}/load"), seed & 0xFFFFFFFF)
+        wait = TICK_S + PROMOTION_S if configuration.mirrors else ACK_TIMEOUT_S
+        self.board = Board(history, hosts, Random(f"{seed}/load"), seed & 0xFFFFFFFF, wait)
         if configuration.mirrors:
             self.queues = mirrored_queues(configuration.mirrors == "when-synced")
         else:
@@ -98,7 +100,7 @@ class Runner:
         self.workload = Workload(self.board, configuration)
         nodes = tuple(member.name for member in self.cluster.members)
         run = Run(
-            *(configuration.name, seed, nodes, mode, ELECTION_S, ACK_TIMEOUT_S),
+            *(configuration.name, seed, nodes, mode, ELECTION_S, wait),
             *(self.workload.window, self.workload.share),
             self.queues,
         )

@@ -22,7 +22,8 @@ HEARTBEAT_S, ELECTION_S, ACK_TIMEOUT_S = 0.15, 1.0, 5.0
 TICK_S = 3.0
 """After which the leader of a mirrored queue does without a mirror that is connected and silent."""
 PROMOTION_S = 15.0
-"""In which another mirror leads after a node has ended: its lease in etcd ends after ten seconds."""
+"""In which another mirror leads after a node has ended: its lease in etcd ends after ten seconds. Publishers wait for that, and
+`TICK_S` more."""
 VISIBILITY_S = 20.0
 """After which a message whose consumer is silent goes to another."""
 

@@ -4,9 +4,11 @@ leader's has ended, and a node that returns is a mirror again."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from pika.adapters.blocking_connection import (  # type: ignore[import-untyped]
 )
 
 from fluxmq.control.etcd.client import EtcdClient
-from fluxmq.control.etcd.messages import Get, end_of
+from fluxmq.control.etcd.messages import Change, Get, end_of
 from fluxmq.control.etcd.mirrors import PREFIX
+from fluxmq.control.etcd.wills import NODES as LIVES
 from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
 from tests.broker import HOST
 from tests.cluster.nodes import NODES, Cluster, Node
@@ -43,6 +46,48 @@ def records(node: Node) -> dict[str, MirrorRecord]:
             each.key.removeprefix(PREFIX).decode(): MirrorRecord.decode(each.value)
             for each in found
         }
+
+    return asyncio.run(read())
+
+
+def revision_of(node: Node) -> int:
+    """The number of the last change of anything in etcd."""
+
+    async def read() -> int:
+        client = EtcdClient([f"{HOST}:{node.etcd_port}"])
+        try:
+            return (await client.transact((), (Get(PREFIX),))).revision
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
+
+
+def ended_before(node: Node, group: str, leader: str, revision: int) -> list[str]:
+    """The nodes whose keys have gone since then before another node than ``leader`` came to lead a group."""
+
+    async def changes() -> AsyncGenerator[Change]:
+        client = EtcdClient([f"{HOST}:{node.etcd_port}"])
+        watch = client.watch(PREFIX, end_of(LIVES), revision + 1)
+        try:
+            async with asyncio.timeout(SECONDS), contextlib.aclosing(watch) as watching:
+                async for message in watching:
+                    for each in message.changes:
+                        yield each
+        finally:
+            await client.close()
+
+    async def read() -> list[str]:
+        ended: list[str] = []
+        async with contextlib.aclosing(changes()) as found:
+            async for deleted, (key, value, *_) in found:
+                if deleted:
+                    ended.append(key.removeprefix(LIVES).decode())
+                    continue
+                of_group = key == PREFIX + group.encode()
+                if of_group and MirrorRecord.decode(value).leader != leader:
+                    return ended
+        raise AssertionError("no other node leads")
 
     return asyncio.run(read())
 
@@ -328,6 +373,41 @@ def test_a_shard_that_is_started_again_leads_its_groups_in_another_term(cluster:
         channel.basic_publish("", "ha.restarted", b"1")
         declared = channel.queue_declare("ha.restarted", passive=True)
         assert declared.method.message_count == 2
+
+
+def test_a_leader_whose_process_has_ended_is_replaced_while_its_lease_lasts(
+    cluster: Cluster,
+) -> None:
+    """S4-06, S4-40, S4-44, S4-45, S4-46: its machine refuses connections; it returns as a mirror."""
+    first, second, third = cluster.nodes
+    first.broker.control(*HA_ALL)
+    with channel_of(first) as channel:
+        channel.queue_declare("ha.ended", durable=True)
+    led = [
+        group
+        for group, each in records(second).items()
+        if each.leader == first.name and len(each.members) == len(NODES)
+    ]
+    assert led
+    traffic = Traffic(second, "ha.ended")
+    traffic.start()
+    eventually(lambda: traffic.confirmed > 100, "it is used", SECONDS)
+    revision, confirmed = revision_of(second), traffic.confirmed
+    first.kill()
+    for group in led:
+        assert first.name not in ended_before(third, group, first.name, revision)
+    eventually(lambda: traffic.confirmed > confirmed + 100, "it is used again", SECONDS)
+    first.start()
+    first.broker.wait_ready(SECONDS)
+
+    def whole() -> bool:
+        found = records(second)
+        return all(member.synchronised for group in led for member in found[group].members)
+
+    eventually(whole, "it is a mirror", SECONDS)
+    traffic.finish()
+    assert all(each.leader != first.name for group, each in records(second).items() if group in led)
+    print(f"{traffic.confirmed} confirmed, longest pause {traffic.longest:.1f} s")
 
 
 def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_forgotten(

@@ -6,6 +6,9 @@ from tests.mutations.mutation import Mutation
 
 OF_RECORDS = "tests/unit/routing/topology/test_mirror_records.py::"
 OF_NODES = "tests/unit/routing/topology/test_mirroring.py::"
+OF_ENDED = "tests/unit/replication/test_ended_leaders.py::"
+OF_LEADERS = "tests/unit/replication/test_mirror_leaders.py::"
+OF_KEYS = "tests/integration/test_etcd_mirrors.py::"
 OF_CLIENT = "tests/unit/engine/test_group_client.py::"
 
 MUTATIONS = [
@@ -104,6 +107,82 @@ MUTATIONS = [
         "queue.type != CLASSIC or not queue.durable or queue.exclusive",
         "queue.type != CLASSIC",
         OF_NODES + "test_queues_that_are_never_mirrored",
+    ),
+    Mutation(
+        "leader_replaced_by_an_unsynchronised_mirror",
+        "A leader whose process has ended is replaced by a synchronised mirror, or waited for.",
+        "mirror_records:replaced",
+        "if each.synchronised:",
+        "if each.since:",
+        OF_RECORDS
+        + "test_a_leader_whose_process_has_ended_is_replaced_by_a_synchronised_mirror_only",
+    ),
+    Mutation(
+        "leader_replaced_at_the_first_refusal",
+        "A shard that has crashed is waited for.",
+        "EndedLeaders.has_ended",
+        "probed.last - probed.first >= ENDED_SECONDS",
+        "True",
+        OF_ENDED + "test_a_leader_has_ended_when_its_machine_has_refused_connections_for_a_while",
+    ),
+    Mutation(
+        "leader_that_listens_again_replaced",
+        "Only a leader has ended that has refused all connections meanwhile.",
+        "EndedLeaders._probe",
+        "refused and not probed.refused",
+        "refused and not probed.first",
+        OF_ENDED + "test_a_process_that_was_started_again_meanwhile_has_not_ended",
+    ),
+    Mutation(
+        "leader_that_hangs_replaced",
+        "A leader whose machine does not refuse connections keeps its lead until its lease ends.",
+        "EndedLeaders._probe",
+        "await is_refused(probed.leader.address)",
+        "True",
+        OF_ENDED + "test_a_process_that_is_stopped_has_not_ended",
+    ),
+    Mutation(
+        "word_of_an_unsynchronised_mirror_counts",
+        "A mirror that the leader does without has nobody lead.",
+        "MirrorLeaders._is_without_leader",
+        "self._node in record.synchronised and",
+        "",
+        OF_LEADERS + "test_a_mirror_that_is_not_synchronised_leaves_that_to_others",
+    ),
+    Mutation(
+        "word_of_a_copy_that_cannot_lead_counts",
+        "A mirror that could not lead itself has nobody lead.",
+        "MirrorLeaders._is_without_leader",
+        "and not _is_unfit(replica)",
+        "",
+        OF_LEADERS + "test_a_copy_that_could_not_lead_leaves_it_to_others",
+    ),
+    Mutation(
+        "late_word_of_a_mirror_counts",
+        "A mirror that the leader has left out meanwhile has nobody lead.",
+        "MirrorKeys._replace",
+        "own is None or not own.synchronised",
+        "own is None",
+        OF_KEYS + "test_a_mirror_that_the_leader_does_without_has_nobody_lead",
+        slow=True,
+    ),
+    Mutation(
+        "leader_of_another_epoch_replaced",
+        "A leader that leads again is not replaced.",
+        "MirrorKeys._replace",
+        "(record.leader, record.epoch) != (asked.leader, asked.epoch)",
+        "record.leader != asked.leader",
+        OF_KEYS + "test_a_leader_that_leads_again_is_not_replaced",
+        slow=True,
+    ),
+    Mutation(
+        "replaced_leader_leaves_a_mirror_out",
+        "A leader that was replaced does without no mirror any more.",
+        "MirrorKeys._mirror",
+        "(record.leader, record.epoch) != (self._node, asked.epoch)",
+        "False",
+        OF_KEYS + "test_a_leader_that_was_replaced_does_without_no_mirror_and_leads_no_more",
+        slow=True,
     ),
     Mutation(
         "failover_not_told",

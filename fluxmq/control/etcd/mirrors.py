@@ -7,7 +7,8 @@ shards work by them.
 
 A node asks for an epoch of its own before it leads a group: epochs are terms in Raft, so no two nodes,
 and no two lives of one, ever lead in the same. The leader asks for every change of its mirrors. The node
-that coordinates the cluster has a mirror lead instead of a leader whose node has ended.
+that coordinates the cluster has a mirror lead instead of a leader whose node has ended, and every node that
+has a synchronised mirror does so instead of one whose process has.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
     LOST,
+    MIRROR_ENDED,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
     MIRRORS,
     SYNCHRONISED,
     GroupMirrors,
     MirrorChange,
+    MirrorEnded,
     MirrorEpoch,
     MirrorLead,
     Mirrors,
@@ -266,6 +269,8 @@ class MirrorKeys:
         try:
             if message.kind == MIRROR_LEAD:
                 return (await self._lead(MirrorLead.from_body(message.body))).to_body()
+            if message.kind == MIRROR_ENDED:
+                return (await self._replace(MirrorEnded.from_body(message.body))).to_body()
             return (await self._mirror(MirrorChange.from_body(message.body))).to_body()
         except (EtcdError, ValueError) as problem:
             self._failed("a mirrored group", problem)
@@ -307,6 +312,29 @@ class MirrorKeys:
         return MirrorEpoch(0 if record is None else record.epoch)
 
     # Leaders that have ended
+
+    async def _replace(self, asked: MirrorEnded) -> MirrorEpoch:
+        """Have a synchronised mirror lead, since the process of the leader has ended though its node's key
+        is there; answer with the epoch, 0 if another one is not to lead.
+
+        Nothing is lost if the leader is there all the same: an entry that it commits is on every mirror
+        that the record names, and it cannot do without one of those once the record names another leader.
+        """
+        alive = self.lives & {*asked.reached}
+
+        def decide(record: MirrorRecord, _moment: int) -> MirrorRecord | None:
+            own = record.member(self._node)
+            if own is None or not own.synchronised:
+                return None  # it is the leader that has lost this node, and not the other way round
+            if (record.leader, record.epoch) != (asked.leader, asked.epoch):
+                return None
+            return mirror_records.replaced(record, alive)
+
+        after = await self.change(asked.group, decide)
+        if after is None:
+            return MirrorEpoch(0)
+        self._said_promoted(asked.group, after)
+        return MirrorEpoch(after.epoch)
 
     async def _look(self) -> None:
         """See to groups whose leaders have ended, while this node coordinates; outermost frame of its

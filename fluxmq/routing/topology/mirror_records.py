@@ -133,25 +133,27 @@ def promoted(
     ``present``: nodes that were alive when the leader last was, None if only the record is known: an
     unsynchronised mirror that was away then lacks the most, and does not lead.
     """
+    after = replaced(record, alive)
+    if after is not None:
+        return after
     left = record.stopped_at(record.leader)
-    candidates = [
-        each
-        for each in sorted(record.members, key=_age)
-        if each.node != record.leader
-        and each.node in alive
-        and not _stopped_before(record, each.node, left)
-    ]
-    for each in candidates:
-        if each.synchronised:
-            return _led_by(record, each.node)
     if record.promote_on_failure != "always":
         return None
     if (orderly or left is not None) and record.promote_on_shutdown != "always":
         return None
-    for each in candidates:
+    for each in _candidates(record, alive):
         was_there = bool(each.since) if present is None else each.node in present
         if was_there and record.stopped_at(each.node) is None:
             return _forced(record, each.node)
+    return None
+
+
+def replaced(record: MirrorRecord, alive: Collection[str]) -> MirrorRecord | None:
+    """Return the record after the synchronised mirror that has run longest has become the leader, which
+    loses nothing; None if there is none."""
+    for each in _candidates(record, alive):
+        if each.synchronised:
+            return _led_by(record, each.node)
     return None
 
 
@@ -238,6 +240,18 @@ def _recency(record: MirrorRecord, member: MirrorMember) -> tuple[bool, int]:
     if at is None:
         return not member.since, 0 if member.since else 1
     return True, -at
+
+
+def _candidates(record: MirrorRecord, alive: Collection[str]) -> list[MirrorMember]:
+    """Return the mirrors that may follow the leader, the one that has run longest first."""
+    left = record.stopped_at(record.leader)
+    return [
+        each
+        for each in sorted(record.members, key=_age)
+        if each.node != record.leader
+        and each.node in alive
+        and not _stopped_before(record, each.node, left)
+    ]
 
 
 def _stopped_before(record: MirrorRecord, node: str, left: int | None) -> bool:

@@ -13,9 +13,12 @@ from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import Body
 from fluxmq.ipc.mirrored_groups import (
     LOST,
+    MIRROR_CHANGE,
+    MIRROR_ENDED,
     MIRROR_LEAD,
     GroupMirrors,
     MirrorChange,
+    MirrorEnded,
     MirrorEpoch,
     MirrorLead,
 )
@@ -28,6 +31,7 @@ from fluxmq.raft.types import (
     ReplicationMode,
     Role,
 )
+from fluxmq.replication.ended_leaders import ENDED_SECONDS, PROBE_SECONDS
 from fluxmq.replication.incarnation import GREETING
 from fluxmq.replication.mirror_leaders import APART_SECONDS
 from tests.unit.replication.member import GROUP, LEADER, OWN, LoneMember
@@ -51,11 +55,12 @@ class AskedControl:
 
 
 class NamedLeader:
-    """Node1, which has a copy of a group whose record names it; node2 cannot be reached."""
+    """Node1, which has a copy of a group whose record names it, with so many entries; node2 cannot be reached."""
 
-    def __init__(self, directory: Path, runner: asyncio.Runner) -> None:
+    def __init__(self, directory: Path, runner: asyncio.Runner, entries: int = 3) -> None:
         self.member = LoneMember(directory / "node1", runner)
-        self.member.append(3)
+        if entries:
+            self.member.append(entries)
         self.control = AskedControl()
         mirrors = self.member.cluster.members.mirrors
         assert mirrors is not None
@@ -63,9 +68,9 @@ class NamedLeader:
         self.mirrors.request = self.control.request
         self.know(TERM, NODES)
 
-    def know(self, epoch: int, synchronised: tuple[str, ...]) -> None:
+    def know(self, epoch: int, synchronised: tuple[str, ...], leader: str = "node1") -> None:
         """Hear of the record."""
-        record = GroupMirrors(epoch, "node1", NODES, NODES, synchronised, synchronised)
+        record = GroupMirrors(epoch, leader, NODES, NODES, synchronised, synchronised)
         self.mirrors.groups = {GROUP: record}
 
     def look(self) -> MirrorLead:
@@ -74,6 +79,20 @@ class NamedLeader:
         (kind, body) = self.control.asked[-1]
         assert kind == MIRROR_LEAD
         return MirrorLead.from_body(body)
+
+    def wait(self) -> None:
+        """Look for as long as a leader that nobody reaches is waited for, and a little longer; its machine
+        refuses connections."""
+
+        async def look() -> None:
+            self.mirrors.look(self.member.replica)
+            for probed in self.mirrors.ended._probed.values():
+                assert probed.task is not None
+                await probed.task
+
+        for _ in range(int(ENDED_SECONDS / PROBE_SECONDS) + 2):
+            self.member.runner.run(look())
+            self.member.now += PROBE_SECONDS
 
     def change(self) -> MembershipChange | None:
         """The next change as the leader of the term."""
@@ -139,3 +158,56 @@ def test_a_voter_that_the_record_does_not_name_leaves_it_at_once(named: NamedLea
     assert len(named.control.asked) == 1
     named.control.answers[0](MirrorEpoch(0).to_body())
     assert named.change() is None, "the record was not changed"
+
+
+def test_a_mirror_has_another_node_lead_once_the_leaders_process_has_ended(
+    named: NamedLeader,
+) -> None:
+    """S4-06: it names those that it reaches, which may lead; here that is this node."""
+    named.know(TERM, NODES, "node2")
+    named.wait()
+    ((kind, body),) = named.control.asked
+    assert kind == MIRROR_ENDED
+    assert MirrorEnded.from_body(body) == MirrorEnded(GROUP, TERM, "node2", ("node1",))
+
+
+def test_what_is_asked_about_a_leader_does_not_hold_up_what_is_asked_about_a_mirror(
+    named: NamedLeader,
+) -> None:
+    named.know(TERM, NODES, "node2")
+    named.wait()
+    named.control.answers[-1](MirrorEpoch(TERM + 1).to_body())
+    named.know(TERM, ("node1",))
+    named.change()
+    assert [kind for kind, _ in named.control.asked] == [MIRROR_ENDED, MIRROR_CHANGE]
+
+
+def test_a_mirror_that_is_not_synchronised_leaves_that_to_others(named: NamedLeader) -> None:
+    named.know(TERM, ("node2",), "node2")
+    named.wait()
+    assert named.control.asked == []
+
+
+def test_a_copy_that_could_not_lead_leaves_it_to_others(named: NamedLeader) -> None:
+    """And the leader is waited for, which may be back before its lease ends."""
+    named.know(TERM, NODES, "node2")
+    named.doubt()
+    named.wait()
+    assert named.control.asked == []
+
+
+def test_an_empty_copy_leaves_it_to_others(tmp_path: Path) -> None:
+    """It may have been lost."""
+    with asyncio.Runner() as runner:
+        empty = NamedLeader(tmp_path, runner, entries=0)
+        empty.know(TERM, NODES, "node2")
+        empty.wait()
+        assert empty.control.asked == []
+        empty.member.kill()
+
+
+def test_a_copy_that_has_failed_leaves_it_to_others(named: NamedLeader) -> None:
+    named.know(TERM, NODES, "node2")
+    named.member.hosted.group.fail("a file is damaged")
+    named.wait()
+    assert named.control.asked == []

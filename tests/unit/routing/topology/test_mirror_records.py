@@ -15,6 +15,7 @@ from fluxmq.routing.topology.mirror_records import (
     forgotten,
     promoted,
     removed,
+    replaced,
     returned,
     stopped,
     synchronised,
@@ -103,6 +104,18 @@ def test_the_synchronised_mirror_that_has_run_longest_leads() -> None:
     assert synced(after) == {"b", "c"}
     assert after.member("a") == MirrorMember("a", 0, synchronised=False)
     assert MirrorRecord.decode(after.encode()) == after
+
+
+def test_a_leader_whose_process_has_ended_is_replaced_by_a_synchronised_mirror_only() -> None:
+    """S4-06: any other one waits, since the leader may be back soon with everything."""
+    after = replaced(SYNCED, EVERYWHERE)
+    assert after == promoted(SYNCED, EVERYWHERE, orderly=False)
+    assert replaced(UNSYNCED, EVERYWHERE) is None
+    assert replaced(SYNCED, ("a",)) is None
+    left = stopped(stopped(SYNCED, "c", 20), "a", 21)
+    other = replaced(left, EVERYWHERE)
+    assert other is not None
+    assert other.leader == "b", "c stopped before the leader"
 
 
 def test_a_mirror_that_is_down_is_passed_over() -> None:
