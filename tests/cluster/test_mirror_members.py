@@ -98,7 +98,7 @@ def test_publishers_wait_for_a_mirror_that_says_nothing_and_then_go_on_without_i
         member = records(third)[group].member(second.name)
         return member is not None and member.synchronised
 
-    assert is_synchronised()
+    eventually(is_synchronised, "it is mirrored", SECONDS)
     second.pause()
     try:
         with channel_of(first) as channel:
