@@ -55,7 +55,7 @@ def fill(node: Node, queue: str) -> None:
 def drain(node: Node, queue: str, count: int) -> list[int]:
     """Take messages from a queue."""
     with channel_of(node) as channel:
-        taken = []
+        taken: list[int] = []
         for method, _, body in channel.consume(queue, inactivity_timeout=SECONDS):
             assert method is not None, f"{len(taken)} of {count} messages came"
             taken.append(int(body))
