@@ -49,7 +49,7 @@ class MirroredQueues:
         shared.prepare = choices.prepare
         moves = MirrorMoves(
             *(keys, choices, lambda: topology.topology, settings),
-            *(topology.change, listing.messages),
+            *(topology.change, listing.positions),
         )
         self._keys, self._moves = keys, moves
         asked = MirrorRequests(lambda: topology.topology, moves.state, moves)

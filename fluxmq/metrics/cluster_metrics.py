@@ -159,7 +159,7 @@ OF_CLUSTERS: Final = (
     Metric(
         "fluxmq_mirror_moves_waiting",
         _G,
-        "Queues here that get more mirrors once they are empty, or when that is asked for.",
+        "Queues here that get more mirrors once older messages are gone, or when that is asked for.",
         scope=Scope.NODE,
     ),
     Metric(

@@ -152,6 +152,43 @@ def test_policies_mirror_queues_in_use_and_end_that(cluster: Cluster) -> None:
     print(f"{here.confirmed} confirmed, longest pause {here.longest * 1000:.0f} ms")
 
 
+def test_a_queue_that_is_never_empty_gets_its_mirror_once_older_messages_are_consumed(
+    cluster: Cluster,
+) -> None:
+    """S4-51, S4-52, S4-75: nobody asks for it, and new messages are there all the time."""
+    first, *_ = cluster.nodes
+    name, older = "manual.used", 300
+
+    def mirrors() -> tuple[int, int]:
+        row = row_of(first, name)
+        assert row["messages"] >= older
+        return len(row["mirror_pids"] or ()), len(row["synchronised_mirror_pids"] or ())
+
+    with channel_of(first) as channel:
+        channel.queue_declare(name, durable=True)
+        for number in range(older):
+            channel.basic_publish("", name, b"%d" % number)
+        first.broker.control(
+            "set_policy", "ha-manual", r"^manual\.", '{"ha-mode":"exactly","ha-params":2}'
+        )
+        eventually(lambda: mirrors() == (1, 0), "its mirror lacks messages", SECONDS)
+        consumed: list[bytes] = []
+
+        def synchronised() -> bool:
+            for _ in range(older // 10):
+                channel.basic_publish("", name, b"%d" % (older + len(consumed)))
+                method, _properties, body = channel.basic_get(name)
+                assert method is not None
+                consumed.append(body)
+                channel.basic_ack(method.delivery_tag)
+            return mirrors() == (1, 1)
+
+        eventually(synchronised, "its mirror is synchronised", SECONDS)
+        assert len(consumed) >= older
+        assert consumed == [b"%d" % number for number in range(len(consumed))]
+        print(f"synchronised when {len(consumed)} of {len(consumed) + older} were consumed")
+
+
 def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(
     cluster: Cluster,
 ) -> None:
@@ -278,6 +315,37 @@ def test_mirrors_follow_the_listed_nodes_and_the_leader_stays_until_others_have_
     with channel_of(first) as channel:
         declared = channel.queue_declare("nodes.listed", passive=True)
         assert declared.method.message_count == 10
+
+
+def test_a_listed_mirror_leads_though_another_is_not_synchronised(cluster: Cluster) -> None:
+    """S4-16, S4-26: from [A B] to [C B], by way of [B A]."""
+    first, second, third = cluster.nodes
+    control, name = first.broker.control, "turned.q"
+
+    def policy(*nodes: Node) -> None:
+        definition = {"ha-mode": "nodes", "ha-params": [each.name for each in nodes]}
+        control("set_policy", "ha-turned", r"^turned\.", json.dumps(definition))
+
+    def nodes() -> tuple[str, set[str], set[str]]:
+        row = row_of(first, name)
+        pids = row["mirror_pids"] or [], row["synchronised_mirror_pids"] or []
+        mirrors, synchronised = ({pid[1:].split(".")[0] for pid in each} for each in pids)
+        return row["pid"][1:].split(".")[0], mirrors, synchronised
+
+    policy(first, second)
+    with channel_of(first) as channel:
+        channel.queue_declare(name, durable=True)
+        for number in range(10):
+            channel.basic_publish("", name, b"%d" % number)
+        assert nodes() == (first.name, {second.name}, {second.name})
+        policy(third, second)
+        turned = second.name, {first.name, third.name}, {first.name}
+        eventually(lambda: nodes() == turned, "the listed mirror leads", SECONDS)
+        channel.basic_publish("", name, b"10")
+        control("sync_queue", name)
+        over = second.name, {third.name}, {third.name}
+        eventually(lambda: nodes() == over, "the listed nodes have it", SECONDS)
+        assert channel.queue_declare(name, passive=True).method.message_count == 11
 
 
 def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other(

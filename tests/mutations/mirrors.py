@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 OF_RECORDS = "tests/unit/routing/topology/test_mirror_records.py::"
 OF_NODES = "tests/unit/routing/topology/test_mirroring.py::"
+OF_MOVES = "tests/unit/control/test_mirror_moves.py::"
 OF_CLIENT = "tests/unit/engine/test_group_client.py::"
 
 MUTATIONS = [
@@ -96,6 +97,31 @@ MUTATIONS = [
         "each for each in kept if each in synced and each in online",
         "each for each in fitting",
         OF_NODES + "test_a_leader_that_is_no_longer_listed_stays_until_a_mirror_is_synchronised",
+    ),
+    Mutation(
+        "older_messages_not_awaited",
+        "With manual synchronisation a queue gets new mirrors once older messages are gone.",
+        "MirrorWait.reached",
+        "position.oldest >= self._began.following",
+        "position.oldest > self._began.oldest",
+        OF_MOVES
+        + "test_a_queue_gets_its_mirrors_once_older_messages_are_gone_though_newer_ones_are_there",
+    ),
+    Mutation(
+        "wait_of_a_former_queue",
+        "A queue that was declared anew waits for its own messages.",
+        "MirrorWait.reached",
+        "self._began is None or self._began.identity != position.identity",
+        "self._began is None",
+        OF_MOVES + "test_a_queue_that_was_declared_anew_waits_for_its_own_messages",
+    ),
+    Mutation(
+        "leader_moves_to_who_lacks_messages",
+        "Another leader than the one there is leads at once only if it has everything.",
+        "MirrorMoves._outcome",
+        "nodes[0], *present",
+        "nodes[-1], *present",
+        OF_MOVES + "test_an_unsynchronised_listed_mirror_does_not_lead_and_nobody_leaves",
     ),
     Mutation(
         "exclusive_queues_mirrored",

@@ -49,7 +49,7 @@ class Cluster:
         self.topology.apply(AddVhost(Vhost("/")))
         peers = {node: f"127.0.0.1:{7200 + 100 * at}" for at, node in enumerate(NODES[1:])}
         raft = {node: f"127.0.0.1:{20_000 + 2000 * at}" for at, node in enumerate(NODES[1:])}
-        settings = Settings.model_validate(
+        self.settings = Settings.model_validate(
             {
                 "cluster": {
                     "enabled": True,
@@ -61,7 +61,7 @@ class Cluster:
             }
         )
         self.choices = MirrorChoices(
-            self.records, lambda: self.topology, lambda: settings, lambda: self.able
+            self.records, lambda: self.topology, lambda: self.settings, lambda: self.able
         )
 
     def group(self, policy: MirrorPolicy, nodes: Sequence[str]) -> str:
