@@ -47,7 +47,7 @@ from fluxmq.ipc.row_messages import (
     CloseSession,
     Listed,
     ListRequest,
-    QueuePosition,
+    QueueExtent,
     QueueRequest,
     RowsPage,
     RowsRequest,
@@ -164,18 +164,16 @@ class Listings:
             found += rows.values()
         return found, sorted(missing)
 
-    async def positions(
-        self, queues: Sequence[QueueRecord]
-    ) -> dict[tuple[str, str], QueuePosition]:
+    async def positions(self, queues: Sequence[QueueRecord]) -> dict[tuple[str, str], QueueExtent]:
         """Return how far queues have got, by virtual host and name, as far as shards of this node say."""
-        found: dict[tuple[str, str], QueuePosition] = {}
+        found: dict[tuple[str, str], QueueExtent] = {}
         for begin in range(0, len(queues), QUEUES_AT_ONCE):
             part = queues[begin : begin + QUEUES_AT_ONCE]
             rows: dict[tuple[str, str], TableRow] = {(each.vhost, each.name): {} for each in part}
             await self._complete(self._topology(), rows, (POSITION,))
             for key, row in rows.items():
                 if row.get(POSITION):
-                    found[key] = QueuePosition(*row[POSITION])
+                    found[key] = QueueExtent(*row[POSITION])
         return found
 
     def without_mirrors(self) -> list[QueueRecord]:

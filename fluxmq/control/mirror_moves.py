@@ -26,14 +26,14 @@ from fluxmq.control.queue_migrations import MIGRATION_BYTES
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_INVALID
 from fluxmq.ipc.mirror_messages import SyncState
 from fluxmq.ipc.placements import number_of
-from fluxmq.ipc.row_messages import QueuePosition
+from fluxmq.ipc.row_messages import QueueExtent
 from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.routing.topology.changes import AbortMigration, Change, MigrateQueue
 from fluxmq.routing.topology.mirror_keys import MODE_KEY
 from fluxmq.routing.topology.mirror_records import MirrorRecord
 from fluxmq.routing.topology.mirroring import MirrorPolicy, mirror_policy, wanted
-from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.routing.topology.records import Policy, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.clustering import BUFFERED, LOCAL
 from fluxmq.settings.group_names import is_mirrored
@@ -61,7 +61,7 @@ class MirrorMoves(MirrorSync):
         topology: Callable[[], Topology],
         settings: Callable[[], Settings],
         change: Callable[[Sequence[Set]], Awaitable[TopologyChanged]],
-        positions: Callable[[Sequence[QueueRecord]], Awaitable[dict[Key, QueuePosition]]],
+        positions: Callable[[Sequence[QueueRecord]], Awaitable[dict[Key, QueueExtent]]],
     ) -> None:
         self._store = store
         self._choices = choices
@@ -73,6 +73,7 @@ class MirrorMoves(MirrorSync):
         self._seen: object = None
         """Topology, records and nodes for which all queues were where they should be, or waited."""
         self._revision = -1
+        self._policies: list[Policy] = []
         self._compare_at = 0.0
         """Moment of the next comparison, even if the topology changes all the time."""
         self._said = RateLimited(_log, per_second=0.1, burst=3)
@@ -98,15 +99,19 @@ class MirrorMoves(MirrorSync):
         record = self._record(queue)
         target = self._store.records.get(queue.moving_to)
         joining: tuple[str, ...] = ()
+        home, online = home_of(queue, self._store.records), {*self._choices.online}
         if target is not None:
             joining = tuple(each.node for each in target.members)
         elif not queue.moving_to:
             outcome = self._outcome(queue)
             joining = () if outcome is None or outcome.policy is None else outcome.added
-        online = self._choices.online
+            if outcome is not None and outcome.waits and home == self._settings().cluster.node_id:
+                # Messages that come once a mirror is listed are newer than it is.
+                online.difference_update(
+                    each for each in joining if not self._waits.begun(queue, each)
+                )
         if record is None:
             # It is on one node until its mirrors have everything.
-            home = home_of(queue, self._store.records)
             return unsynchronised(home, joining, online, syncing=target is not None)
         syncing = target is not None and _is_wider(target, record)
         return mirror_state(record, online, joining, syncing=syncing)
@@ -153,6 +158,9 @@ class MirrorMoves(MirrorSync):
     async def _look(self) -> None:
         revision, time = self._topology().revision, asyncio.get_running_loop().time()
         calm, self._revision = revision == self._revision, revision
+        policies = _policies(self._topology())
+        # Messages that come until they count for a queue are older than its new mirrors.
+        calm, self._policies = calm or policies != self._policies, policies
         now = revision, self._store.records, self._choices.online
         if now != self._seen and (calm or time >= self._compare_at):
             self._compare_at = time + CALM_SECONDS_MAX
@@ -171,7 +179,7 @@ class MirrorMoves(MirrorSync):
         moving = 0
         topology, records = self._topology(), self._store.records
         node = self._settings().cluster.node_id
-        mirrored = _is_any_mirrored(topology)
+        mirrored = _policies(topology)
         aborted: list[Set] = []
         for number, queue in enumerate(list(topology.queues())):
             if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
@@ -305,9 +313,11 @@ def _is_wider(target: MirrorRecord, record: MirrorRecord) -> bool:
     return any(record.member(each.node) is None for each in target.members)
 
 
-def _is_any_mirrored(topology: Topology) -> bool:
-    return any(
-        MODE_KEY in policy.definition
+def _policies(topology: Topology) -> list[Policy]:
+    """Return the policies that mirror queues."""
+    return [
+        policy
         for vhost in topology.vhosts()
         for policy in topology.policies(vhost.name)
-    )
+        if MODE_KEY in policy.definition
+    ]

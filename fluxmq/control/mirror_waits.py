@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fluxmq.ipc.row_messages import QueuePosition
+from fluxmq.ipc.row_messages import QueueExtent
 from fluxmq.routing.topology.mirror_keys import AUTOMATIC
 from fluxmq.routing.topology.mirroring import MirrorPolicy
 from fluxmq.routing.topology.records import QueueRecord
@@ -55,11 +55,16 @@ class MirrorWait:
     def __init__(self, queue: QueueRecord, added: frozenset[str]) -> None:
         self.queue = queue
         self.added = added
-        self._began: QueuePosition | None = None
+        self._began: QueueExtent | None = None
         self.over = False
         """True once every message is gone that is older than the mirrors."""
 
-    def reached(self, position: QueuePosition) -> None:
+    @property
+    def begun(self) -> bool:
+        """True once it is known how far the queue had got when the mirrors began."""
+        return self._began is not None
+
+    def reached(self, position: QueueExtent) -> None:
         """Take note of how far the queue has got; the first time, the mirrors begin there."""
         if self._began is None or self._began.identity != position.identity:
             self._began = position
@@ -72,7 +77,7 @@ class MirrorWaits:
 
     def __init__(
         self,
-        positions: Callable[[Sequence[QueueRecord]], Awaitable[dict[Key, QueuePosition]]],
+        positions: Callable[[Sequence[QueueRecord]], Awaitable[dict[Key, QueueExtent]]],
     ) -> None:
         self._positions = positions
         self._waits: dict[Key, MirrorWait] = {}
@@ -83,6 +88,11 @@ class MirrorWaits:
     def __len__(self) -> int:
         """Return the number of queues that wait."""
         return sum(not each.over for each in self._waits.values())
+
+    def begun(self, queue: QueueRecord, node: str) -> bool:
+        """Return whether a queue here has begun to wait for its new mirror on a node."""
+        wait = self._waits.get((queue.vhost, queue.name))
+        return wait is not None and wait.begun and node in wait.added
 
     def ready(self, those: Sequence[WantedNodes]) -> list[WantedNodes]:
         """Begin or go on to wait with those queues that have to, and forget all others; return those that are to

@@ -60,7 +60,7 @@ SUBJECT_CHARACTERS_MAX: Final = 65_535
 TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
 POSITION: Final = "position"
-"""A column of queues that no list has: a `QueuePosition`."""
+"""A column of queues that no list has: a `QueueExtent`."""
 Rows = Annotated[tuple[TableRow, ...], Meta(max_length=PAGE_ROWS_MAX)]
 Columns = Annotated[tuple[Name, ...], Meta(max_length=COLUMNS_MAX)]
 Place = Annotated[tuple[Natural, ...], Meta(max_length=3)]
@@ -68,7 +68,7 @@ Place = Annotated[tuple[Natural, ...], Meta(max_length=3)]
 the topology have the last one alone."""
 
 
-class QueuePosition(NamedTuple):
+class QueueExtent(NamedTuple):
     """How far a queue has got. ``identity``: a number that no other queue has, also none of the same name;
     ``oldest``: offset of its oldest message that is not settled, the next one's if it is empty; ``following``: offset of
     the next message."""

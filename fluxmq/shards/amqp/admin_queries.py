@@ -24,7 +24,7 @@ from fluxmq.ipc.row_messages import (
     AffectedCount,
     CloseConnections,
     CloseSession,
-    QueuePosition,
+    QueueExtent,
     QueueRequest,
     RowsPage,
     RowsRequest,
@@ -144,7 +144,7 @@ class AdminQueries:
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
             "migration": self._migration(state.name),
-            POSITION: QueuePosition(state.identity, state.start, state.next_offset),
+            POSITION: QueueExtent(state.identity, state.start, state.next_offset),
         }
 
     def _declared_columns(self, queue: QueueRecord) -> TableRow:

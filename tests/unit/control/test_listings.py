@@ -42,7 +42,7 @@ from fluxmq.ipc.row_messages import (
     CloseSession,
     Listed,
     ListRequest,
-    QueuePosition,
+    QueueExtent,
     QueueRequest,
     handlers_of,
     page_of,
@@ -191,7 +191,7 @@ def test_positions_of_queues_are_those_that_shards_tell(tmp_path):
     async def scenario(node):
         queues = [QueueRecord("/", name, durable=True) for name in ("a", "b", "elsewhere")]
         found = await node.listings.positions(queues)
-        assert found == {("/", "a"): QueuePosition(7, 1, 4), ("/", "b"): QueuePosition(7, 1, 1)}
+        assert found == {("/", "a"): QueueExtent(7, 1, 4), ("/", "b"): QueueExtent(7, 1, 1)}
         node.desks[0].silent = True
         assert await node.listings.positions(queues) == {("/", "b"): (7, 1, 1)}
 

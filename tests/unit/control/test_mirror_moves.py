@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from fluxmq.control.mirror_moves import MirrorMoves
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
 from fluxmq.ipc.messages import ERROR_AWAY
-from fluxmq.ipc.row_messages import QueuePosition
+from fluxmq.ipc.row_messages import QueueExtent
 from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.routing.topology.changes import AbortMigration, DeclareQueue, FinishMigration, SetPolicy
 from fluxmq.routing.topology.mirror_records import MirrorRecord, removed
@@ -38,7 +39,7 @@ class Mover:
     def __init__(self) -> None:
         self.cluster = Cluster()
         self.topology = self.cluster.topology
-        self.positions: dict[str, QueuePosition] = {}
+        self.positions: dict[str, QueueExtent] = {}
         self.looks: list[list[str]] = []
         """The queues that were looked at, each time."""
         self.moves = MirrorMoves(
@@ -57,7 +58,7 @@ class Mover:
                 results.append(refusal)
         return TopologyChanged(self.topology.revision, tuple(results))
 
-    async def _look(self, queues: Sequence[QueueRecord]) -> dict[tuple[str, str], QueuePosition]:
+    async def _look(self, queues: Sequence[QueueRecord]) -> dict[tuple[str, str], QueueExtent]:
         self.looks.append([each.name for each in queues])
         found = ((each, self.positions.get(each.name)) for each in queues)
         return {(each.vhost, each.name): position for each, position in found if position}
@@ -96,9 +97,13 @@ class Mover:
         await until(lambda: len(self.looks) > before + 2)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Mover], Awaitable[None]]) -> None:
-    """Carry out a scenario while the moves look all the time."""
-    monkeypatch.setattr(mirror_moves, "LOOK_SECONDS", 0.002)
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    scenario: Callable[[Mover], Awaitable[None]],
+    look: float = 0.002,
+) -> None:
+    """Carry out a scenario while the moves look all the time, every ``look`` seconds."""
+    monkeypatch.setattr(mirror_moves, "LOOK_SECONDS", look)
     monkeypatch.setattr(mirror_waits, "GONE_SECONDS", 0.0)
 
     async def whole() -> None:
@@ -124,16 +129,16 @@ def test_a_queue_gets_its_mirrors_once_older_messages_are_gone_though_newer_ones
     """S4-51, S4-75: the queue is never empty."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(7, 10, 100)
+        mover.positions["q"] = QueueExtent(7, 10, 100)
         mover.declare("q")
         mover.mirror("all")
         await mover.looked()
         assert waiting(mover) == 1
         for oldest in (50, 99):
-            mover.positions["q"] = QueuePosition(7, oldest, oldest + 90)
+            mover.positions["q"] = QueueExtent(7, oldest, oldest + 90)
             await mover.looked()
             assert mover.target() is None
-        mover.positions["q"] = QueuePosition(7, 100, 190)
+        mover.positions["q"] = QueueExtent(7, 100, 190)
         await until(mover.target)
         assert waiting(mover) == 0
         mover.arrive()
@@ -150,7 +155,7 @@ def test_an_empty_queue_gets_its_mirrors_at_once_and_an_unknown_one_waits(
     """S4-51."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["empty"] = QueuePosition(1, 5, 5)
+        mover.positions["empty"] = QueueExtent(1, 5, 5)
         for name in ("empty", "unknown"):
             mover.declare(name)
         mover.mirror("all")
@@ -161,20 +166,70 @@ def test_an_empty_queue_gets_its_mirrors_at_once_and_an_unknown_one_waits(
     run(monkeypatch, scenario)
 
 
+def test_a_mirror_is_listed_once_newer_messages_are_newer_than_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4-51: whoever sees it in a list can go by that."""
+
+    async def scenario(mover: Mover) -> None:
+        mover.declare("q")
+        mover.mirror("nodes", "node1", "node2")
+
+        def mirrors() -> tuple[tuple[str, ...], tuple[str, ...]]:
+            state = mover.moves.state(mover.queue())
+            assert state is not None
+            return state.mirrors, state.recoverable
+
+        assert mirrors() == ((), ("node2",))
+        await until(lambda: mover.looks)
+        assert mirrors() == ((), ("node2",)), "the queue is not known yet"
+        mover.positions["q"] = QueueExtent(1, 0, 10)
+        await until(lambda: mirrors() == (("node2",), ("node2",)))
+        mover.positions["q"] = QueueExtent(1, 10, 20)
+        await until(mover.target)
+
+    run(monkeypatch, scenario)
+
+
+def test_a_changed_policy_counts_though_queues_are_declared_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4-09."""
+    monkeypatch.setattr(mirror_moves, "CALM_SECONDS_MAX", 1000.0)
+
+    async def scenario(mover: Mover) -> None:
+        mover.positions["q"] = QueueExtent(1, 0, 10)
+        mover.declare("q")
+        mover.mirror("nodes", "node1", "node2")
+        await mover.looked()
+        mover.mirror("nodes", "node1", "node3")
+        numbers = itertools.count()
+
+        def begun() -> bool:
+            mover.declare(f"more-{next(numbers)}")
+            state = mover.moves.state(mover.queue())
+            assert state is not None
+            return state.mirrors == ("node3",)
+
+        await until(begun)
+
+    run(monkeypatch, scenario, look=0.05)
+
+
 def test_a_queue_that_was_declared_anew_waits_for_its_own_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """S4-75: what a queue of the same name had is not what this one has."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.declare("q")
         mover.mirror("all")
         await mover.looked()
-        mover.positions["q"] = QueuePosition(2, 20, 1000)
+        mover.positions["q"] = QueueExtent(2, 20, 1000)
         await mover.looked()
         assert mover.target() is None
-        mover.positions["q"] = QueuePosition(2, 1000, 1001)
+        mover.positions["q"] = QueueExtent(2, 1000, 1001)
         await until(mover.target)
 
     run(monkeypatch, scenario)
@@ -186,19 +241,19 @@ def test_a_new_mirror_more_has_the_queue_wait_anew_and_one_less_does_not(
     """S4-51: each mirror lacks what is older than it is."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.declare("q")
         mover.mirror("nodes", "node1", "node2")
         await mover.looked()
         mover.mirror("nodes", "node1", "node2", "node3")
-        mover.positions["q"] = QueuePosition(1, 5, 20)
+        mover.positions["q"] = QueueExtent(1, 5, 20)
         await mover.looked()
-        mover.positions["q"] = QueuePosition(1, 15, 30)
+        mover.positions["q"] = QueueExtent(1, 15, 30)
         await mover.looked()
         assert mover.target() is None
         mover.mirror("nodes", "node1", "node3")
         await mover.looked()
-        mover.positions["q"] = QueuePosition(1, 20, 40)
+        mover.positions["q"] = QueueExtent(1, 20, 40)
         await until(mover.target)
         record = mover.target()
         assert record is not None
@@ -211,7 +266,7 @@ def test_an_automatic_policy_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) 
     """S4-76."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.declare("q")
         mover.mirror("all", **{"sync-mode": "automatic"})
         await until(mover.target)
@@ -226,9 +281,9 @@ def test_a_listed_mirror_leads_at_once_and_the_former_leader_stays_until_new_one
     """S4-16, S4-26: from [node1 node2] to [node3 node2]."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.declare("q", await mover.group("node1", "node2"))
-        mover.positions["other"] = QueuePosition(2, 0, 10)
+        mover.positions["other"] = QueueExtent(2, 0, 10)
         mover.declare("other")
         mover.mirror("nodes", "node3", "node2")
         await until(mover.target)
@@ -259,7 +314,7 @@ def test_an_unsynchronised_listed_mirror_does_not_lead_and_nobody_leaves(
     """S4-26: the queue stays as it is until somebody has what it has."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         group = await mover.group("node1", "node2")
         kept = mover.cluster.records.kept
         kept[group] = removed(kept[group], "node2")
@@ -278,7 +333,7 @@ def test_with_automatic_synchronisation_the_leader_stays_until_all_listed_nodes_
     """S4-26, S4-76: one move is enough."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.declare("q", await mover.group("node1", "node2"))
         mover.mirror("nodes", "node3", "node2", **{"sync-mode": "automatic"})
         await until(mover.target)
@@ -295,7 +350,7 @@ def test_other_rules_count_at_once_though_a_new_mirror_waits(
     """S4-58, S4-75: nothing has to be synchronised for them."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.declare("q", await mover.group("node1", "node2"))
         mover.mirror("all", **{"promote-on-failure": "when-synced"})
         await until(mover.target)
@@ -306,7 +361,7 @@ def test_other_rules_count_at_once_though_a_new_mirror_waits(
         mover.arrive()
         await mover.looked()
         assert mover.target() is None
-        mover.positions["q"] = QueuePosition(1, 10, 11)
+        mover.positions["q"] = QueueExtent(1, 10, 11)
         await until(mover.target)
         record = mover.target()
         assert record is not None
@@ -321,12 +376,12 @@ def test_a_move_to_where_the_policy_does_not_want_the_queue_any_more_is_aborted(
     """S4-09, S4-56."""
 
     async def scenario(mover: Mover) -> None:
-        mover.positions["q"] = QueuePosition(1, 0, 0)
+        mover.positions["q"] = QueueExtent(1, 0, 0)
         mover.declare("q")
         mover.mirror("nodes", "node1", "node2")
         await until(mover.target)
         first = mover.queue().moving_to
-        mover.positions["q"] = QueuePosition(1, 0, 10)
+        mover.positions["q"] = QueueExtent(1, 0, 10)
         mover.mirror("nodes", "node1", "node3")
         await until(lambda: mover.queue().moving_to != first)
         await mover.looked()

@@ -17,7 +17,7 @@ from fluxmq.ipc.row_messages import (
     QUEUES,
     AffectedCount,
     CloseConnections,
-    QueuePosition,
+    QueueExtent,
     QueueRequest,
     RowsPage,
     RowsRequest,
@@ -105,10 +105,10 @@ def test_a_position_says_from_where_on_messages_are_left(make_amqp: MakeAmqp) ->
     node.queue("q")
     publisher, client = Publisher(node), opened(node)
 
-    def position() -> QueuePosition:
+    def position() -> QueueExtent:
         node.settle()
         (row,) = rows(node, QUEUES, POSITION)
-        return QueuePosition(*row[POSITION])
+        return QueueExtent(*row[POSITION])
 
     identity, *begin = position()
     assert begin == [0, 0]
