@@ -145,6 +145,12 @@ OF_CLUSTERS: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_mirrored_groups_ended_total",
+        _C,
+        "Groups that this node has ended since no queue was in them any more.",
+        scope=Scope.NODE,
+    ),
+    Metric(
         "fluxmq_mirror_promotions_total",
         _C,
         "Mirrors that this node has made leaders of their groups.",

@@ -30,6 +30,7 @@ from fluxmq.ipc.mirrored_groups import (
 )
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.ended_mirrors import EndedMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
 from fluxmq.replication.replica import Replica, contact_seconds, name_of
@@ -77,6 +78,7 @@ class MirrorLeaders:
         silence: float,
         replicas: Mapping[str, Replica],
         forced: ForcedMirrors,
+        ended: EndedMirrors,
         known: Callable[[Mapping[str, tuple[str, ...]]], None],
         stirred: Callable[[str], None],
         now: Callable[[], float],
@@ -85,6 +87,7 @@ class MirrorLeaders:
         self._silence = silence
         self._replicas = replicas
         self.forced = forced
+        self.ended = ended
         self._known = known
         self._stirred = stirred
         self._now = now
@@ -107,7 +110,9 @@ class MirrorLeaders:
         return {MIRRORS: self._told}
 
     def _told(self, body: Body, answered: Answered) -> None:
-        before, self.groups = self.groups, Mirrors.from_body(body).groups
+        told = Mirrors.from_body(body)
+        self.ended.told(told.ended)
+        before, self.groups = self.groups, told.groups
         if before.keys() != self.groups.keys():
             self._known({group: each.first for group, each in self.groups.items()})
         for group, each in self.groups.items():

@@ -1,7 +1,8 @@
 """The mirrored groups of the cluster in etcd: ``/fluxmq/mirrors/<group>``, a `MirrorRecord` as JSON.
 
 A record says which node leads a group, and which mirrors are synchronised. It is put before the first
-queue is in the group, and changes by compare-and-swap only. All control processes follow the records,
+queue is in the group, and changes by compare-and-swap only. A group that no queue is in any more ends
+(`mirror_endings`): ``/fluxmq/mirrors_ended/<group>`` takes the place of the record. All control processes follow the records,
 and the keys of nodes that are there (see `wills`), which lie beside them, by one watch, and have their
 shards work by them.
 
@@ -22,11 +23,22 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
-from fluxmq.control.etcd.messages import Changed, Created, Get, KeyValue, Put, end_of
+from fluxmq.control.etcd.messages import (
+    Changed,
+    Compare,
+    Created,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    Put,
+    end_of,
+)
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    ENDED_MAX,
     LOST,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
@@ -45,7 +57,9 @@ from fluxmq.routing.topology.mirror_records import MirrorRecord
 from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/mirrors/"
-"""Directly before `NODES`: one watch follows both."""
+ENDED: Final = b"/fluxmq/mirrors_ended/"
+"""Keys of groups that there have been. They stay, so that no group begins under such a name. Both are
+directly before `NODES`: one watch follows all."""
 RETRY_SECONDS: Final = 0.5
 """Pause after a failure."""
 LOOK_SECONDS: Final = 1.0
@@ -86,7 +100,7 @@ class MirrorKeys:
     ) -> None:
         self._client = client
         self._node = node
-        self._coordinates = coordinates
+        self.coordinates = coordinates
         self._shards = shards
         self._changed = changed
         self._kept: dict[str, KeptRecord] = {}
@@ -94,6 +108,9 @@ class MirrorKeys:
         """Nodes that have said within ten seconds that they run."""
         self.known = False
         """True once the records have been read."""
+        self.ended: frozenset[str] = frozenset()
+        self._latest: tuple[str, ...] = ()
+        """The latest of these, for shards."""
         self._seen: dict[str, frozenset[str]] = {}
         """On the coordinator, by group: the nodes that were there when its leader last was."""
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -107,6 +124,20 @@ class MirrorKeys:
     def records(self) -> Mapping[str, MirrorRecord]:
         """The records by group."""
         return {group: kept.record for group, kept in self._kept.items()}
+
+    def groups(self) -> Iterator[str]:
+        """Yield the groups that there are."""
+        yield from list(self._kept)
+
+    def ending(self, group: str) -> tuple[tuple[Compare, ...], tuple[Operation, ...]] | None:
+        """Return the condition and the operations by which a group ends; None if there is none."""
+        kept, name = self._kept.get(group), group.encode()
+        if kept is None:
+            return None
+        return (Changed(PREFIX + name, kept.revision),), (
+            Delete(PREFIX + name),
+            Put(ENDED + name, b""),
+        )
 
     def start(self) -> None:
         """Follow the keys, and see to leaders that have ended, until ``stop``."""
@@ -176,9 +207,12 @@ class MirrorKeys:
     async def _take(self, found: Mapping[bytes, KeyValue]) -> None:
         kept: dict[str, KeptRecord] = {}
         lives: set[str] = set()
+        ended: list[tuple[int, str]] = []
         for key, entry in found.items():
             if key.startswith(NODES):
                 lives.add(key.removeprefix(NODES).decode("utf-8", "replace"))
+            elif key.startswith(ENDED):
+                ended.append((entry.revision, key.removeprefix(ENDED).decode("utf-8", "replace")))
             elif key.startswith(PREFIX):
                 group = key.removeprefix(PREFIX).decode("utf-8", "replace")
                 if not is_mirrored(group) or len(kept) >= MIRRORED_GROUPS_MAX:
@@ -188,7 +222,10 @@ class MirrorKeys:
                     kept[group] = KeptRecord(MirrorRecord.decode(entry.value), entry.revision)
                 except ValueError as problem:
                     self._failed(f"key {key!r}", problem)
-        same = self.known and kept == self._kept
+        gone = frozenset(name for _, name in ended)
+        same = self.known and (kept, gone) == (self._kept, self.ended)
+        self.ended = gone
+        self._latest = tuple(name for _, name in sorted(ended)[-ENDED_MAX:] if name not in kept)
         self._kept, self.lives, self.known = kept, frozenset(lives), True
         self._news.set()
         if not same:
@@ -196,7 +233,8 @@ class MirrorKeys:
             await self._tell(self._shards())
 
     async def _tell(self, shards: list[Peer]) -> None:
-        body = Mirrors({group: _told(each.record) for group, each in self._kept.items()}).to_body()
+        groups = {group: _told(each.record) for group, each in self._kept.items()}
+        body = Mirrors(groups, self._latest).to_body()
         await answers_of(shards, MIRRORS, body, SHARD_SECONDS, ToldMirrors)
 
     async def _next(self) -> None:
@@ -209,10 +247,13 @@ class MirrorKeys:
         """Have a group known to this node's shards; put its record if there is none. Raises EtcdError
         or ValueError, or TimeoutError."""
         if group not in self._kept:
-            key = PREFIX + group.encode()
-            await self._client.transact((Created(key, 0),), (Put(key, record.encode()),))
+            key, ended = PREFIX + group.encode(), ENDED + group.encode()
+            first = Created(key, 0), Created(ended, 0)
+            await self._client.transact(first, (Put(key, record.encode()),))
             async with asyncio.timeout(SHARD_SECONDS):
                 while group not in self._kept:
+                    if group in self.ended:
+                        raise EtcdError(f"{group} has ended")
                     await self._next()
 
     async def moment(self) -> int:
@@ -313,7 +354,7 @@ class MirrorKeys:
         task."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._coordinates() or not self.known:
+            if not self.coordinates() or not self.known:
                 self._seen.clear()
                 continue
             for group, kept in list(self._kept.items()):

@@ -26,6 +26,7 @@ class Records:
     def __init__(self) -> None:
         self.lives = frozenset(NODES)
         self.known = True
+        self.ended: frozenset[str] = frozenset()
         self.kept: dict[str, MirrorRecord] = {}
 
     @property
@@ -96,6 +97,19 @@ def test_a_group_that_another_node_has_come_to_lead_is_not_for_new_queues_of_the
     assert another != group
     assert kept[another].leader == "node1"
     assert cluster.group(ALL, NODES) == another
+
+
+def test_the_name_of_a_group_that_has_ended_is_not_used_again() -> None:
+    """S4-09."""
+    cluster = Cluster()
+    names = []
+    for _ in range(20):
+        group = cluster.group(ALL, NODES)
+        assert group not in names
+        assert cluster.group(ALL, NODES) == group
+        names.append(group)
+        del cluster.records.kept[group]
+        cluster.records.ended |= {group}
 
 
 def test_a_declared_queue_is_in_a_mirrored_group_if_a_policy_says_so() -> None:
