@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Get, end_of
 from fluxmq.control.etcd.mirrors import PREFIX
 from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
+from fluxmq.storage.directory import DataPaths
 from tests.broker import HOST
 from tests.cluster.nodes import NODES, Cluster, Node
 from tests.cluster.sides import channel_of
@@ -408,6 +410,47 @@ def test_a_shard_that_is_started_again_leads_its_groups_in_another_term(cluster:
         channel.basic_publish("", "ha.restarted", b"1")
         declared = channel.queue_declare("ha.restarted", passive=True)
         assert declared.method.message_count == 2
+
+
+def test_a_group_without_queues_ends_and_a_node_that_was_away_removes_it_too(
+    cluster: Cluster,
+) -> None:
+    """S4-09: policies that change leave groups behind."""
+    first, second, third = cluster.nodes
+    definition = {
+        "ha-mode": "nodes",
+        "ha-params": [second.name, third.name],
+        "ha-promote-on-shutdown": "always",
+    }
+    first.broker.control("set_policy", "ha-ended", r"^ended\.", json.dumps(definition))
+    with channel_of(first) as channel:
+        channel.queue_declare("ended.q", durable=True)
+        channel.basic_publish("", "ended.q", b"0")
+    (group,) = [
+        group
+        for group, each in records(first).items()
+        if each.promote_on_shutdown == "always" and each.promote_on_failure == "always"
+    ]
+
+    def there() -> list[bool]:
+        """Whether each of its nodes has a directory of it."""
+        nodes = (second, third)
+        return [Path(DataPaths(str(each.folder / "data")).group(group)).exists() for each in nodes]
+
+    assert there() == [True, True]
+    third.stop()
+    with channel_of(first) as channel:
+        channel.queue_delete("ended.q")
+        eventually(lambda: group not in records(first), "the group ends", 3 * SECONDS)
+        eventually(lambda: there() == [False, True], "its node has removed it", SECONDS)
+        channel.queue_declare("ended.q", durable=True)
+        channel.basic_publish("", "ended.q", b"1")
+        assert group not in records(first)
+    third.start()
+    third.broker.wait_ready(SECONDS)
+    eventually(lambda: there() == [False, False], "the other one has removed it too", SECONDS)
+    with channel_of(third) as channel:
+        assert channel.queue_declare("ended.q", passive=True).method.message_count == 1
 
 
 def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_forgotten(

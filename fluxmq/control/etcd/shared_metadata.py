@@ -23,7 +23,7 @@ from fluxmq.control.directory import Directory, change_of
 from fluxmq.control.etcd import wills
 from fluxmq.control.etcd.client import EtcdClient, EtcdError
 from fluxmq.control.etcd.membership import remove_member
-from fluxmq.control.etcd.messages import Changed, Compare, Existing, Get, Operation, Put, end_of
+from fluxmq.control.etcd.messages import Changed, Compare, Existing, Get, Operation, end_of
 from fluxmq.control.etcd.metadata_copy import MetadataCopy
 from fluxmq.control.etcd.metadata_follower import RETRY_SECONDS, UNREACHABLE, MetadataFollower
 from fluxmq.control.etcd.metadata_keys import (
@@ -266,18 +266,14 @@ class SharedMetadata:
         decide: Callable[[Topology], tuple[tuple[Compare, ...], tuple[Operation, ...]] | None],
     ) -> bool:
         """Carry out operations that the topology allows, on the condition that it is as it was then, and
-        return whether they are; ``decide`` returns them, with further conditions, or None. Decisions
-        that others have begun are made again. Raises EtcdError or ValueError, after which they may have
-        been carried out, or ConflictError."""
+        return whether they are; ``decide`` returns them, with further conditions, or None. Raises
+        EtcdError or ValueError, after which they may have been carried out, or ConflictError."""
         async with self._topology.deciding() as topology:
-            root, known = self._follower.state.root, self._follower.root_revision
-            decided = decide(topology)
+            known, decided = self._follower.root_revision, decide(topology)
             if decided is None:
                 return False
             compares, operations = decided
-            result = await self._client.transact(
-                (Changed(ROOT, known), *compares), (Put(ROOT, root.pack()), *operations)
-            )
+            result = await self._client.transact((Changed(ROOT, known), *compares), operations)
             return result.succeeded
 
     async def _until(self, condition: Callable[[], bool]) -> None:
