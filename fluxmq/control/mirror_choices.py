@@ -44,8 +44,9 @@ class MirrorStore(Protocol):
     known: bool
     """True once the records have been read."""
 
-    ended: frozenset[str]
-    """Groups that there have been."""
+    @property
+    def ended(self) -> Collection[str]:
+        """Groups that there have been."""
 
     @property
     def records(self) -> Mapping[str, MirrorRecord]:

@@ -25,7 +25,7 @@ LOOK_SECONDS: Final = 10.0
 UNUSED_SECONDS: Final = 60.0
 """Time for which a group has had no queue when it ends: policies that change do so more than once."""
 
-Ending = tuple[tuple[Compare, ...], tuple[Operation, ...]]
+GroupEnd = tuple[tuple[Compare, ...], tuple[Operation, ...]]
 """Further conditions, and the operations."""
 
 _log = get_logger(__name__)
@@ -43,7 +43,7 @@ class EndingGroups(Protocol):
     def groups(self) -> Iterator[str]:
         """Yield the groups that there are."""
 
-    def ending(self, group: str) -> Ending | None:
+    def ending(self, group: str) -> GroupEnd | None:
         """Return how a group ends, unless its record changes; None if there is none."""
 
 
@@ -55,7 +55,7 @@ class MirrorEndings:
         self,
         store: EndingGroups,
         topology: Callable[[], Topology],
-        while_unchanged: Callable[[Callable[[Topology], Ending | None]], Awaitable[bool]],
+        while_unchanged: Callable[[Callable[[Topology], GroupEnd | None]], Awaitable[bool]],
         able: Callable[[], bool],
     ) -> None:
         self._store = store
@@ -108,7 +108,7 @@ class MirrorEndings:
     async def _is_ended(self, group: str) -> bool:
         """End a group, unless a queue is in it after all; return whether it has ended."""
 
-        def decide(topology: Topology) -> Ending | None:
+        def decide(topology: Topology) -> GroupEnd | None:
             return None if group in _used(topology) else self._store.ending(group)
 
         return await self._while_unchanged(decide)

@@ -1,5 +1,7 @@
 """Mirrored classic queues on three nodes: what is confirmed is on every mirror, another node leads when the
-leader's has ended, and a node that returns is a mirror again."""
+leader's has ended, and a node that returns is a mirror again.
+
+Longer than 500 lines because all cases share one cluster, which takes long to start."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
+from fluxmq.control.etcd.client import EtcdClient, EtcdError
+from fluxmq.control.etcd.followed_keys import FollowedKeys
 from fluxmq.control.etcd.messages import (
     Changed,
     Compare,
@@ -50,7 +50,7 @@ from fluxmq.ipc.mirrored_groups import (
     MirrorLead,
     Mirrors,
 )
-from fluxmq.logs import RateLimited, get_logger
+from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology import mirror_records
 from fluxmq.routing.topology.mirror_records import MirrorRecord
@@ -60,8 +60,6 @@ PREFIX: Final = b"/fluxmq/mirrors/"
 ENDED: Final = b"/fluxmq/mirrors_ended/"
 """Keys of groups that there have been. They stay, so that no group begins under such a name. Both are
 directly before `NODES`: one watch follows all."""
-RETRY_SECONDS: Final = 0.5
-"""Pause after a failure."""
 LOOK_SECONDS: Final = 1.0
 """Interval at which the coordinator looks for leaders whose nodes have ended."""
 SHARD_SECONDS: Final = 2.0
@@ -108,17 +106,15 @@ class MirrorKeys:
         """Nodes that have said within ten seconds that they run."""
         self.known = False
         """True once the records have been read."""
-        self.ended: frozenset[str] = frozenset()
-        self._latest: tuple[str, ...] = ()
-        """The latest of these, for shards."""
+        self.ended: Mapping[str, int] = {}
+        """Groups that there have been, with the revision at which they ended."""
         self._seen: dict[str, frozenset[str]] = {}
         """On the coordinator, by group: the nodes that were there when its leader last was."""
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
-        self._said = RateLimited(_log, per_second=0.1, burst=3)
+        self._followed = FollowedKeys(client, "mirrored groups", PREFIX, end_of(NODES), self._take)
         self.promotions = 0
-        self.failures = 0
 
     @property
     def records(self) -> Mapping[str, MirrorRecord]:
@@ -142,7 +138,7 @@ class MirrorKeys:
     def start(self) -> None:
         """Follow the keys, and see to leaders that have ended, until ``stop``."""
         loop = asyncio.get_running_loop()
-        self._tasks = {loop.create_task(self._follow()), loop.create_task(self._look())}
+        self._tasks = {loop.create_task(self._followed.run()), loop.create_task(self._look())}
 
     async def stop(self) -> None:
         """End. Groups that this node leads get another leader before, if one may lead them."""
@@ -159,7 +155,7 @@ class MirrorKeys:
         """Yield the samples of the metrics."""
         yield "fluxmq_mirrored_groups", {}, float(len(self._kept))
         yield "fluxmq_mirror_promotions_total", {}, float(self.promotions)
-        yield "fluxmq_mirrors_failures_total", {}, float(self.failures)
+        yield "fluxmq_mirrors_failures_total", {}, float(self._followed.failures)
 
     def greeted(self, peer: Peer) -> None:
         """Tell a shard that has connected."""
@@ -176,56 +172,26 @@ class MirrorKeys:
 
     # Following
 
-    async def _follow(self) -> None:
-        """Follow the keys; outermost frame of its task."""
-        while True:
-            try:
-                await self._watch()
-            except CompactedError:
-                continue
-            except (EtcdError, ValueError) as problem:
-                self._failed("following mirrored groups", problem)
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _watch(self) -> None:
-        """Read everything, and follow. Raises EtcdError, or ValueError for a malformed answer."""
-        result = await self._client.transact((), (Get(PREFIX, end_of(NODES)),))
-        ((*entries,),) = result.entries
-        found = {entry.key: entry for entry in entries}
-        await self._take(found)
-        watch = self._client.watch(PREFIX, end_of(NODES), result.revision + 1)
-        async with contextlib.aclosing(watch) as watching:
-            async for message in watching:
-                for change in message.changes:
-                    if change.deleted:
-                        found.pop(change.entry.key, None)
-                    else:
-                        found[change.entry.key] = change.entry
-                if message.changes and not message.more:
-                    await self._take(found)
-
-    async def _take(self, found: Mapping[bytes, KeyValue]) -> None:
+    async def _take(self, found: Mapping[bytes, KeyValue], _revision: int) -> None:
         kept: dict[str, KeptRecord] = {}
         lives: set[str] = set()
-        ended: list[tuple[int, str]] = []
+        ended: dict[str, int] = {}
         for key, entry in found.items():
             if key.startswith(NODES):
                 lives.add(key.removeprefix(NODES).decode("utf-8", "replace"))
             elif key.startswith(ENDED):
-                ended.append((entry.revision, key.removeprefix(ENDED).decode("utf-8", "replace")))
+                ended[key.removeprefix(ENDED).decode("utf-8", "replace")] = entry.revision
             elif key.startswith(PREFIX):
                 group = key.removeprefix(PREFIX).decode("utf-8", "replace")
                 if not is_mirrored(group) or len(kept) >= MIRRORED_GROUPS_MAX:
-                    self._failed(f"key {key!r}", ValueError("ignored"))
+                    self._followed.failed(f"key {key!r}", ValueError("ignored"))
                     continue
                 try:
                     kept[group] = KeptRecord(MirrorRecord.decode(entry.value), entry.revision)
                 except ValueError as problem:
-                    self._failed(f"key {key!r}", problem)
-        gone = frozenset(name for _, name in ended)
-        same = self.known and (kept, gone) == (self._kept, self.ended)
-        self.ended = gone
-        self._latest = tuple(name for _, name in sorted(ended)[-ENDED_MAX:] if name not in kept)
+                    self._followed.failed(f"key {key!r}", problem)
+        same = self.known and (kept, ended) == (self._kept, self.ended)
+        self.ended = ended
         self._kept, self.lives, self.known = kept, frozenset(lives), True
         self._news.set()
         if not same:
@@ -234,7 +200,9 @@ class MirrorKeys:
 
     async def _tell(self, shards: list[Peer]) -> None:
         groups = {group: _told(each.record) for group, each in self._kept.items()}
-        body = Mirrors(groups, self._latest).to_body()
+        gone = (each for each in self.ended if each not in groups)
+        latest = sorted(gone, key=self.ended.__getitem__)[-ENDED_MAX:]
+        body = Mirrors(groups, tuple(latest)).to_body()
         await answers_of(shards, MIRRORS, body, SHARD_SECONDS, ToldMirrors)
 
     async def _next(self) -> None:
@@ -309,7 +277,7 @@ class MirrorKeys:
                 return (await self._lead(MirrorLead.from_body(message.body))).to_body()
             return (await self._mirror(MirrorChange.from_body(message.body))).to_body()
         except (EtcdError, ValueError) as problem:
-            self._failed("a mirrored group", problem)
+            self._followed.failed("a mirrored group", problem)
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _lead(self, asked: MirrorLead) -> MirrorEpoch:
@@ -364,7 +332,7 @@ class MirrorKeys:
                 try:
                     await self._promote(group)
                 except (EtcdError, ValueError) as problem:
-                    self._failed("leaders that have ended", problem)
+                    self._followed.failed("leaders that have ended", problem)
 
     async def _promote(self, group: str) -> None:
         seen, lives = self._seen.get(group, frozenset()), self.lives
@@ -399,7 +367,7 @@ class MirrorKeys:
                     if after is not None and after.leader != kept.record.leader:
                         self._said_promoted(group, after)
         except (EtcdError, ValueError) as problem:
-            self._failed("a node that is forgotten", problem)
+            self._followed.failed("a node that is forgotten", problem)
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _stop_orderly(self) -> None:
@@ -419,10 +387,6 @@ class MirrorKeys:
                 after = await self.change(group, decide)
                 if after is not None and after.leader != kept.record.leader:
                     self._said_promoted(group, after)
-
-    def _failed(self, what: str, problem: Exception) -> None:
-        self.failures += 1
-        self._said.event(logging.WARNING, "mirrors", "etcd: %s: %s", what, problem)
 
 
 def _told(record: MirrorRecord) -> GroupMirrors:
