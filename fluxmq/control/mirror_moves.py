@@ -225,13 +225,14 @@ class MirrorMoves(MirrorSync):
             return None
         mirrors = () if record is None else record.mirrors
         synchronised = () if record is None else record.synchronised_mirrors
+        chosen, load = self._waits.added(queue), self._choices.load
         nodes = wanted(
             policy,
             leader,
             mirrors,
             online,
             self._choices.nodes,
-            self._choices.load,
+            lambda node: -1 if node in chosen else load(node),  # mirrors to come remain the same
             synchronised,
         )
         if record is not None and _is_as_wanted(record, policy, nodes):

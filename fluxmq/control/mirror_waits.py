@@ -89,6 +89,11 @@ class MirrorWaits:
         """Return the number of queues that wait."""
         return sum(not each.over for each in self._waits.values())
 
+    def added(self, queue: QueueRecord) -> frozenset[str]:
+        """Return the nodes for which a queue here waits."""
+        wait = self._waits.get((queue.vhost, queue.name))
+        return frozenset() if wait is None else wait.added
+
     def begun(self, queue: QueueRecord, node: str) -> bool:
         """Return whether a queue here has begun to wait for its new mirror on a node."""
         wait = self._waits.get((queue.vhost, queue.name))

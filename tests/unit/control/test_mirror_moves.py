@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from fluxmq.control import mirror_moves, mirror_waits
+from fluxmq.control import mirror_choices, mirror_moves, mirror_waits
 from fluxmq.control.mirror_moves import MirrorMoves
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
@@ -258,6 +258,34 @@ def test_a_new_mirror_more_has_the_queue_wait_anew_and_one_less_does_not(
         record = mover.target()
         assert record is not None
         assert {each.node for each in record.members} == {"node1", "node3"}
+
+    run(monkeypatch, scenario)
+
+
+def test_a_queue_goes_on_to_wait_for_the_same_node_whatever_that_has_to_do_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4-11, S4-51."""
+    monkeypatch.setattr(mirror_choices, "LOAD_SECONDS", 0.0)
+
+    async def scenario(mover: Mover) -> None:
+        mover.positions["q"] = QueueExtent(1, 0, 10)
+        mover.declare("q")
+        definition = {"ha-mode": "exactly", "ha-params": 2}
+        mover.topology.apply(SetPolicy(Policy("/", "ha", "^q$", definition=definition)))
+        await mover.looked()
+        for number in range(3):
+            mover.declare(f"busy-{number}", "local-0@node2")
+        mover.positions["q"] = QueueExtent(1, 5, 20)
+        await mover.looked()
+        state = mover.moves.state(mover.queue())
+        assert state is not None
+        assert state.mirrors == ("node2",)
+        mover.positions["q"] = QueueExtent(1, 10, 30)
+        await until(mover.target)
+        record = mover.target()
+        assert record is not None
+        assert record.mirrors == ("node2",)
 
     run(monkeypatch, scenario)
 
