@@ -36,6 +36,7 @@ from fluxmq.ipc.row_messages import (
     CLOSE_SESSION,
     DELETE_QUEUE,
     LIST,
+    POSITION,
     PURGE_QUEUE,
     QUEUES,
     RETAINED,
@@ -46,6 +47,7 @@ from fluxmq.ipc.row_messages import (
     CloseSession,
     Listed,
     ListRequest,
+    QueueExtent,
     QueueRequest,
     RowsPage,
     RowsRequest,
@@ -162,17 +164,16 @@ class Listings:
             found += rows.values()
         return found, sorted(missing)
 
-    async def messages(self, queues: Sequence[QueueRecord]) -> dict[tuple[str, str], int]:
-        """Return the number of messages of queues, by virtual host and name, as far as shards of this
-        node say."""
-        found: dict[tuple[str, str], int] = {}
+    async def positions(self, queues: Sequence[QueueRecord]) -> dict[tuple[str, str], QueueExtent]:
+        """Return how far queues have got, by virtual host and name, as far as shards of this node say."""
+        found: dict[tuple[str, str], QueueExtent] = {}
         for begin in range(0, len(queues), QUEUES_AT_ONCE):
             part = queues[begin : begin + QUEUES_AT_ONCE]
             rows: dict[tuple[str, str], TableRow] = {(each.vhost, each.name): {} for each in part}
-            await self._complete(self._topology(), rows, ("messages",))
+            await self._complete(self._topology(), rows, (POSITION,))
             for key, row in rows.items():
-                if isinstance(row.get("messages"), int):
-                    found[key] = row["messages"]
+                if row.get(POSITION):
+                    found[key] = QueueExtent(*row[POSITION])
         return found
 
     def without_mirrors(self) -> list[QueueRecord]:

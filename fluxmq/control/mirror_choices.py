@@ -3,13 +3,14 @@ them or a file names them, and for those that a policy moves.
 
 Queues that have the same leader, mirrors and rules share a group. Its name is part of a hash of these; of
 several groups with such a name the first is taken that is led by the node that the queue should be led
-by.
+by. The name of a group that has ended is not used again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -43,6 +44,10 @@ class MirrorStore(Protocol):
     lives: frozenset[str]
     known: bool
     """True once the records have been read."""
+
+    @property
+    def ended(self) -> Collection[str]:
+        """Groups that there have been."""
 
     @property
     def records(self) -> Mapping[str, MirrorRecord]:
@@ -128,8 +133,10 @@ class MirrorChoices:
         RequestError."""
         records = self._store.records
         suitable = ""
-        for number in range(ALIKE_MAX):
-            name = self._name(policy, nodes, number)
+        names = (self._name(policy, nodes, number) for number in itertools.count())
+        # A node that was away may still have the log of one that has ended, under its name.
+        alike = (name for name in names if name not in self._store.ended)
+        for name in itertools.islice(alike, ALIKE_MAX):
             record = records.get(name)
             if record is None:
                 if self._has_address(name, nodes):

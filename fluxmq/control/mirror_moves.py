@@ -13,11 +13,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from fluxmq.control.mirror_choices import MirrorChoices, MirrorStore, home_of
 from fluxmq.control.mirror_requests import MirrorSync
+from fluxmq.control.mirror_waits import Key, MirrorWaits, WantedNodes
 from fluxmq.control.mirrors import MirrorState, mirror_state, unsynchronised
 from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
@@ -25,13 +26,14 @@ from fluxmq.control.queue_migrations import MIGRATION_BYTES
 from fluxmq.ipc.messages import ERROR_AWAY, ERROR_INVALID
 from fluxmq.ipc.mirror_messages import SyncState
 from fluxmq.ipc.placements import number_of
+from fluxmq.ipc.row_messages import QueueExtent
 from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.routing.topology.changes import AbortMigration, Change, MigrateQueue
-from fluxmq.routing.topology.mirror_keys import AUTOMATIC, MODE_KEY
+from fluxmq.routing.topology.mirror_keys import MODE_KEY
 from fluxmq.routing.topology.mirror_records import MirrorRecord
 from fluxmq.routing.topology.mirroring import MirrorPolicy, mirror_policy, wanted
-from fluxmq.routing.topology.records import QueueRecord
+from fluxmq.routing.topology.records import Policy, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.clustering import BUFFERED, LOCAL
 from fluxmq.settings.group_names import is_mirrored
@@ -41,8 +43,6 @@ LOOK_SECONDS: Final = 1.0
 """Interval between two looks whether something has changed."""
 CALM_SECONDS_MAX: Final = 5.0
 """Longest time for which queues are not compared because others are being declared."""
-EMPTY_SECONDS: Final = 5.0
-"""Interval between two looks whether queues that wait to be empty are."""
 MOVING_MAX: Final = 16
 """Queues that move at once because of policies."""
 QUEUES_AT_ONCE: Final = 500
@@ -51,25 +51,8 @@ QUEUES_AT_ONCE: Final = 500
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class WantedNodes:
-    """A queue, and the nodes that it should be on, its leader first. ``policy``: None for one that should
-    be on one node, without mirrors; ``added``: nodes that would be new."""
-
-    queue: QueueRecord
-    policy: MirrorPolicy | None
-    nodes: tuple[str, ...]
-    added: tuple[str, ...]
-
-    @property
-    def waits(self) -> bool:
-        """True if it moves only when it is empty, or when that is asked for."""
-        return bool(self.added) and self.policy is not None and self.policy.sync_mode != AUTOMATIC
-
-
 class MirrorMoves(MirrorSync):
-    """Those that one node's control process starts. ``count`` returns the messages of queues here, by
-    virtual host and name."""
+    """Those that one node's control process starts. ``positions`` returns how far queues here have got."""
 
     def __init__(
         self,
@@ -78,23 +61,21 @@ class MirrorMoves(MirrorSync):
         topology: Callable[[], Topology],
         settings: Callable[[], Settings],
         change: Callable[[Sequence[Set]], Awaitable[TopologyChanged]],
-        count: Callable[[Sequence[QueueRecord]], Awaitable[dict[tuple[str, str], int]]],
+        positions: Callable[[Sequence[QueueRecord]], Awaitable[dict[Key, QueueExtent]]],
     ) -> None:
         self._store = store
         self._choices = choices
         self._topology = topology
         self._settings = settings
         self._change = change
-        self._count = count
+        self._waits = MirrorWaits(positions)
         self._task: asyncio.Task[None] | None = None
         self._seen: object = None
         """Topology, records and nodes for which all queues were where they should be, or waited."""
         self._revision = -1
+        self._policies: list[Policy] = []
         self._compare_at = 0.0
         """Moment of the next comparison, even if the topology changes all the time."""
-        self._waiting: dict[tuple[str, str], WantedNodes] = {}
-        """Queues that move once they are empty."""
-        self._count_at = 0.0
         self._said = RateLimited(_log, per_second=0.1, burst=3)
 
     def start(self) -> None:
@@ -109,7 +90,7 @@ class MirrorMoves(MirrorSync):
 
     def samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield the samples of the metrics."""
-        yield "fluxmq_mirror_moves_waiting", {}, float(len(self._waiting))
+        yield "fluxmq_mirror_moves_waiting", {}, float(len(self._waits))
 
     # State, for lists and requests
 
@@ -118,33 +99,37 @@ class MirrorMoves(MirrorSync):
         record = self._record(queue)
         target = self._store.records.get(queue.moving_to)
         joining: tuple[str, ...] = ()
+        home, online = home_of(queue, self._store.records), {*self._choices.online}
         if target is not None:
             joining = tuple(each.node for each in target.members)
         elif not queue.moving_to:
             outcome = self._outcome(queue)
             joining = () if outcome is None or outcome.policy is None else outcome.added
-        online = self._choices.online
+            if outcome is not None and outcome.waits and home == self._settings().cluster.node_id:
+                # Messages that come once a mirror is listed are newer than it is.
+                online.difference_update(
+                    each for each in joining if not self._waits.begun(queue, each)
+                )
         if record is None:
             # It is on one node until its mirrors have everything.
-            home = home_of(queue, self._store.records)
             return unsynchronised(home, joining, online, syncing=target is not None)
         syncing = target is not None and _is_wider(target, record)
         return mirror_state(record, online, joining, syncing=syncing)
 
     async def synchronise(self, queue: QueueRecord, *, begin: bool) -> SyncState:
         """Have a queue's mirrors synchronised unless they are. Raises RequestError."""
-        able = begin and self._choices.able() and not queue.moving_to
-        outcome = self._outcome(queue) if able else None
-        if outcome is not None and outcome.policy is not None and outcome.added:
-            await self._move([outcome])
-            return SyncState(True)
+        outcome = self._outcome(queue) if begin and self._choices.able() else None
         state = self.state(queue)
-        return SyncState(state is not None and state.syncing)
+        if outcome is None or outcome.policy is None or not outcome.added or _syncs(state):
+            return SyncState(_syncs(state))
+        if queue.moving_to:
+            raise RequestError(ERROR_AWAY, f"{queue.name} is being moved: ask again after that")
+        await self._move([outcome])
+        return SyncState(True)
 
     async def cancel(self, queue: QueueRecord) -> SyncState:
         """Leave a queue where it is. Raises RequestError."""
-        state = self.state(queue)
-        if state is None or not state.syncing:
+        if not _syncs(self.state(queue)):
             return SyncState(False)
         changed = await self._change([(AbortMigration(queue.vhost, queue.name),)])
         refusal = changed.results[0]
@@ -173,22 +158,19 @@ class MirrorMoves(MirrorSync):
     async def _look(self) -> None:
         revision, time = self._topology().revision, asyncio.get_running_loop().time()
         calm, self._revision = revision == self._revision, revision
+        policies = _policies(self._topology())
+        # Messages that come until they count for a queue are older than its new mirrors.
+        calm, self._policies = calm or policies != self._policies, policies
         now = revision, self._store.records, self._choices.online
         if now != self._seen and (calm or time >= self._compare_at):
             self._compare_at = time + CALM_SECONDS_MAX
             found, moving = await self._differing()
-            self._waiting = {
-                (each.queue.vhost, each.queue.name): each for each in found if each.waits
-            }
-            ready = [each for each in found if not each.waits]
+            ready = self._waits.ready(found)
             await self._move(ready[: max(MOVING_MAX - moving, 0)])
             if not ready:
                 self._seen = now
-        if self._waiting and time >= self._count_at:
-            self._count_at = time + EMPTY_SECONDS
-            counts = await self._count([each.queue for each in self._waiting.values()])
-            empty = [each for key, each in self._waiting.items() if counts.get(key) == 0]
-            await self._move(empty[:MOVING_MAX])
+        if await self._waits.look(time):
+            self._seen = None
 
     async def _differing(self) -> tuple[list[WantedNodes], int]:
         """Return the queues that are not where they should be, and how many move already; have moves to
@@ -197,7 +179,7 @@ class MirrorMoves(MirrorSync):
         moving = 0
         topology, records = self._topology(), self._store.records
         node = self._settings().cluster.node_id
-        mirrored = _is_any_mirrored(topology)
+        mirrored = _policies(topology)
         aborted: list[Set] = []
         for number, queue in enumerate(list(topology.queues())):
             if number % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
@@ -222,7 +204,10 @@ class MirrorMoves(MirrorSync):
         target = self._store.records.get(queue.moving_to)
         if target is None or outcome is None or outcome.policy is None:
             return target is None
-        return _is_as_wanted(target, outcome.policy, outcome.nodes)
+        policy = outcome.policy
+        return _is_as_wanted(target, policy, outcome.nodes) or (
+            bool(outcome.meanwhile) and _is_as_wanted(target, policy, outcome.meanwhile)
+        )
 
     def _outcome(self, queue: QueueRecord) -> WantedNodes | None:
         """Return where a queue should be; None if it is there, or cannot move now."""
@@ -240,21 +225,27 @@ class MirrorMoves(MirrorSync):
             return None
         mirrors = () if record is None else record.mirrors
         synchronised = () if record is None else record.synchronised_mirrors
+        chosen, load = self._waits.added(queue), self._choices.load
         nodes = wanted(
             policy,
             leader,
             mirrors,
             online,
             self._choices.nodes,
-            self._choices.load,
+            lambda node: -1 if node in chosen else load(node),  # mirrors to come remain the same
             synchronised,
         )
         if record is not None and _is_as_wanted(record, policy, nodes):
             return None
-        present = {leader, *mirrors}
-        return WantedNodes(
-            queue, policy, nodes, tuple(each for each in nodes if each not in present)
-        )
+        present = leader, *mirrors
+        added = tuple(each for each in nodes if each not in present)
+        found = WantedNodes(queue, policy, nodes, added)
+        if record is None or not found.waits:
+            return found
+        # Nothing has to be synchronised for another leader among them, or for other rules.
+        meanwhile = tuple(dict.fromkeys((nodes[0], *present)))
+        same = nodes[0] == leader and _is_as_wanted(record, policy, meanwhile)
+        return found if same else replace(found, meanwhile=meanwhile)
 
     async def _move(self, those: Sequence[WantedNodes]) -> None:
         """Start to move queues. Raises RequestError."""
@@ -265,7 +256,7 @@ class MirrorMoves(MirrorSync):
                 group = self._own_group(queue, each.nodes[0])
             else:
                 group = await self._choices.group(each.policy, each.nodes)
-            if group != queue.group:
+            if group != queue.group and not self._is_no_better(each, group):
                 number = secrets.token_hex(MIGRATION_BYTES)
                 change: Change = MigrateQueue(queue.vhost, queue.name, queue.group, group, number)
                 moving.append((each, (change,)))
@@ -280,6 +271,14 @@ class MirrorMoves(MirrorSync):
                 raise RequestError(ERROR_AWAY, refusal.text)
             else:
                 self._said.event(logging.WARNING, "refused", "mirrored queues: %s", refusal.text)
+
+    def _is_no_better(self, each: WantedNodes, group: str) -> bool:
+        """Return whether a queue is to have another leader alone, and does not get it in this group."""
+        record, target = self._record(each.queue), self._store.records.get(group)
+        if record is None or target is None or each.policy is None:
+            return False
+        fits = _is_as_wanted(record, each.policy, each.nodes)
+        return fits and target.leader != each.nodes[0]
 
     def _own_group(self, queue: QueueRecord, node: str) -> str:
         """Return the group of a node's own for a queue that is mirrored no longer."""
@@ -307,13 +306,19 @@ def _is_as_wanted(record: MirrorRecord, policy: MirrorPolicy, nodes: Sequence[st
     )
 
 
+def _syncs(state: MirrorState | None) -> bool:
+    return state is not None and state.syncing
+
+
 def _is_wider(target: MirrorRecord, record: MirrorRecord) -> bool:
     return any(record.member(each.node) is None for each in target.members)
 
 
-def _is_any_mirrored(topology: Topology) -> bool:
-    return any(
-        MODE_KEY in policy.definition
+def _policies(topology: Topology) -> list[Policy]:
+    """Return the policies that mirror queues."""
+    return [
+        policy
         for vhost in topology.vhosts()
         for policy in topology.policies(vhost.name)
-    )
+        if MODE_KEY in policy.definition
+    ]

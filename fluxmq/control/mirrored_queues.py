@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fluxmq.control.etcd.mirrors import MirrorKeys
     from fluxmq.control.etcd.shared_metadata import SharedMetadata
     from fluxmq.control.listings import Listings
+    from fluxmq.control.mirror_endings import MirrorEndings
     from fluxmq.control.mirror_moves import MirrorMoves
     from fluxmq.control.topology_service import TopologyService
 
@@ -29,6 +30,7 @@ class MirroredQueues:
     def __init__(self) -> None:
         self._keys: MirrorKeys | None = None
         self._moves: MirrorMoves | None = None
+        self._endings: MirrorEndings | None = None
 
     def start(
         self,
@@ -42,6 +44,7 @@ class MirroredQueues:
         """Follow the records, and see to the queues until ``stop``; return the handlers of requests.
         ``able`` returns whether all nodes know mirrored groups."""
         from fluxmq.control.mirror_choices import MirrorChoices
+        from fluxmq.control.mirror_endings import MirrorEndings
         from fluxmq.control.mirror_moves import MirrorMoves
         from fluxmq.control.mirror_requests import MirrorRequests
 
@@ -49,19 +52,22 @@ class MirroredQueues:
         shared.prepare = choices.prepare
         moves = MirrorMoves(
             *(keys, choices, lambda: topology.topology, settings),
-            *(topology.change, listing.messages),
+            *(topology.change, listing.positions),
         )
-        self._keys, self._moves = keys, moves
+        endings = MirrorEndings(keys, lambda: topology.topology, shared.while_unchanged, able)
+        self._keys, self._moves, self._endings = keys, moves, endings
         asked = MirrorRequests(lambda: topology.topology, moves.state, moves)
         keys.start()
         moves.start()
+        endings.start()
         return {
             **dict.fromkeys((MIRROR_LEAD, MIRROR_CHANGE, MIRROR_ENDED), keys.answer),
             **dict.fromkeys(mirror_messages.KINDS, asked.answer),
         }
 
-    def _parts(self) -> Sequence[MirrorKeys | MirrorMoves]:
-        return [each for each in (self._moves, self._keys) if each is not None]
+    def _parts(self) -> Sequence[MirrorKeys | MirrorMoves | MirrorEndings]:
+        parts = (self._endings, self._moves, self._keys)
+        return [each for each in parts if each is not None]
 
     async def stop(self) -> None:
         """End; others lead the groups that this node leads."""

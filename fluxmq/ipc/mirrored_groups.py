@@ -29,6 +29,8 @@ LOST: Final = "lost"
 MIRRORED_GROUPS_MAX: Final = 4096
 """Groups of a cluster: one for each set of nodes that policies have chosen, and few sets are in use."""
 MIRRORS_MAX: Final = 1000
+ENDED_MAX: Final = 1024
+"""Groups that have ended that a shard is told of."""
 
 Nodes = Annotated[tuple[Name, ...], Meta(max_length=MIRRORS_MAX)]
 
@@ -48,9 +50,11 @@ class GroupMirrors(Struct, frozen=True, array_like=True):
 
 
 class Mirrors(MessageBody, frozen=True):
-    """The mirrored groups by name."""
+    """The mirrored groups by name. ``ended``: some that there have been, the latest; nodes that have
+    something of these remove it."""
 
     groups: Annotated[dict[Name, GroupMirrors], Meta(max_length=MIRRORED_GROUPS_MAX)]
+    ended: Annotated[tuple[Name, ...], Meta(max_length=ENDED_MAX)] = ()
 
 
 class MirrorLead(MessageBody, frozen=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 from msgspec import Meta
@@ -59,11 +59,23 @@ SUBJECT_CHARACTERS_MAX: Final = 65_535
 
 TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
+POSITION: Final = "position"
+"""A column of queues that no list has: a `QueueExtent`."""
 Rows = Annotated[tuple[TableRow, ...], Meta(max_length=PAGE_ROWS_MAX)]
 Columns = Annotated[tuple[Name, ...], Meta(max_length=COLUMNS_MAX)]
 Place = Annotated[tuple[Natural, ...], Meta(max_length=3)]
 """Position at which a list continues: a node's number, a shard, and a row's number there. Lists of
 the topology have the last one alone."""
+
+
+class QueueExtent(NamedTuple):
+    """How far a queue has got. ``identity``: a number that no other queue has, also none of the same name;
+    ``oldest``: offset of its oldest message that is not settled, the next one's if it is empty; ``following``: offset of
+    the next message."""
+
+    identity: int
+    oldest: int
+    following: int
 
 
 def plain(value: Any) -> Any:

@@ -145,6 +145,12 @@ OF_CLUSTERS: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_mirrored_groups_ended_total",
+        _C,
+        "Groups that this node has ended since no queue was in them any more.",
+        scope=Scope.NODE,
+    ),
+    Metric(
         "fluxmq_mirror_promotions_total",
         _C,
         "Mirrors that this node has made leaders of their groups.",
@@ -159,7 +165,7 @@ OF_CLUSTERS: Final = (
     Metric(
         "fluxmq_mirror_moves_waiting",
         _G,
-        "Queues here that get more mirrors once they are empty, or when that is asked for.",
+        "Queues here that get more mirrors once older messages are gone, or when that is asked for.",
         scope=Scope.NODE,
     ),
     Metric(

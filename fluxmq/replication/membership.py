@@ -214,6 +214,7 @@ class GroupMembers:
                 self.mirrors.look(replica)
         if self.mirrors is not None:
             self.mirrors.forced.housekeeping()
+            self.mirrors.ended.housekeeping()
 
     def _look(self, replica: Replica, now: float) -> None:
         if replica.acquaintances.superseded != NEVER_FORCED:
@@ -399,7 +400,8 @@ class GroupMembers:
     ) -> None:
         """Join a group of which this node is a member, as its leader announces."""
         forwarded = self._links.forward(group, "member", group, voters, learners)
-        if forwarded or group in self._hosting.groups:
+        ended = self.mirrors is not None and group in self.mirrors.ended
+        if forwarded or ended or group in self._hosting.groups:
             return
         own = member_number(self._links.node)
         try:

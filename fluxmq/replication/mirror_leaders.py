@@ -34,6 +34,7 @@ from fluxmq.ipc.mirrored_groups import (
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
 from fluxmq.replication.ended_leaders import EndedLeaders, NamedLeader
+from fluxmq.replication.ended_mirrors import EndedMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
 from fluxmq.replication.replica import Replica, contact_seconds, name_of
@@ -86,6 +87,7 @@ class MirrorLeaders:
         silence: float,
         replicas: Mapping[str, Replica],
         forced: ForcedMirrors,
+        ended: EndedMirrors,
         known: Callable[[Mapping[str, tuple[str, ...]]], None],
         stirred: Callable[[str], None],
         now: Callable[[], float],
@@ -94,6 +96,7 @@ class MirrorLeaders:
         self._silence = silence
         self._replicas = replicas
         self.forced = forced
+        self.ended = ended
         self._known = known
         self._stirred = stirred
         self._now = now
@@ -107,7 +110,7 @@ class MirrorLeaders:
         self._voters: dict[Replica, MirrorVoters] = {}
         self._apart: dict[tuple[str, str], float] = {}
         """Since when there is no stream to a mirror, by group and node."""
-        self.ended = EndedLeaders(now)
+        self._ended_leaders = EndedLeaders(now)
 
     # In conversation with control
 
@@ -117,7 +120,9 @@ class MirrorLeaders:
         return {MIRRORS: self._told}
 
     def _told(self, body: Body, answered: Answered) -> None:
-        before, self.groups = self.groups, Mirrors.from_body(body).groups
+        told = Mirrors.from_body(body)
+        self.ended.told(told.ended)
+        before, self.groups = self.groups, told.groups
         if before.keys() != self.groups.keys():
             self._known({group: each.first for group, each in self.groups.items()})
         for group, each in self.groups.items():
@@ -184,11 +189,11 @@ class MirrorLeaders:
         able = self._node in record.synchronised and not _is_unfit(replica)
         whole = able and bool(replica.hosted.driver.node.status().last_index)
         if not whole or transport.reaches(member_number(record.leader)):
-            self.ended.forget(replica.plan.name)
+            self._ended_leaders.forget(replica.plan.name)
             return False
         addresses = [each.address for each in replica.plan.nodes if each.node == record.leader]
         named = NamedLeader(record.leader, record.epoch, next(iter(addresses), ""))
-        return self.ended.has_ended(replica.plan.name, named)
+        return self._ended_leaders.has_ended(replica.plan.name, named)
 
     def _replace(self, replica: Replica, record: GroupMirrors) -> None:
         """Have a synchronised mirror lead."""

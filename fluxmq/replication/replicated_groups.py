@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -26,6 +26,7 @@ from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
+from fluxmq.replication.ended_mirrors import EndedMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.heartbeat_links import HeartbeatLinks
@@ -215,6 +216,10 @@ class ReplicatedGroups:
         self.members.mirrors = MirrorLeaders(
             *(shards.node, self._settings.cluster.net_ticktime, replicas),
             ForcedMirrors(hosting, files, paths),
+            EndedMirrors(
+                *(hosting, shards.shard, shards.places, files, paths),
+                *(self._on_removed, now),
+            ),
             *(self._on_mirrors, self.heartbeats.stirred, now),
         )
 
@@ -435,7 +440,19 @@ class ReplicatedGroups:
 
     def _on_mirrors(self, first: Mapping[str, tuple[str, ...]]) -> None:
         """Work with the mirrored groups that there are now."""
-        self._follow(with_mirrors(self._settings, first))
+        assert self.members.mirrors is not None, "they were made"
+        before = self._settings.cluster.history.mirrors
+        open_ones = {
+            name: before[name] for name in self.members.mirrors.ended.needed() if name in before
+        }
+        self._follow(with_mirrors(self._settings, {**open_ones, **first}))
+
+    def _on_removed(self, ended: Collection[str]) -> None:
+        """Give other groups the addresses of mirrored groups that have ended."""
+        first = self._settings.cluster.history.mirrors
+        self.plans.release(ended)
+        left = {name: nodes for name, nodes in first.items() if name not in ended}
+        self._follow(with_mirrors(self._settings, left))
 
     def _follow(self, settings: Settings) -> None:
         """Know the nodes that these settings name."""

@@ -145,6 +145,13 @@ class GroupPlans:
         self._made.clear()
         self._led.clear()
 
+    def release(self, groups: Collection[str]) -> None:
+        """Let other groups have the addresses of groups that there are no more."""
+        for group in groups:
+            address = self._derived.pop(group, "")
+            if address:
+                self._taken.remove(_derived_address(group, address))
+
     def replicated(self, group: str) -> bool:
         """Return whether the group belongs to the cluster rather than to this node alone."""
         return self._clustered and not group.startswith(OWN_GROUP_PREFIXES)
@@ -456,7 +463,7 @@ class GroupPlans:
                     f"would have a port {derived_offset(group)} above that of cluster.raft.bind_addr,"
                     f" {raft.bind_addr}, which is out of range: give it a bind_addr in cluster.raft.groups",
                 ) from None
-            listen_address = ListenAddress(f"the derived address of group {group}", address)
+            listen_address = _derived_address(group, address)
             if found := clash(listen_address, self._taken):
                 raise UnknownGroup(
                     group,
@@ -502,6 +509,10 @@ class GroupPlans:
                 f" give it a bind_addr and peers in cluster.raft.groups",
             )
         return address
+
+
+def _derived_address(group: str, address: str) -> ListenAddress:
+    return ListenAddress(f"the derived address of group {group}", address)
 
 
 def derived_offset(group: str) -> int:

@@ -402,6 +402,32 @@ def delete_directory(files: Files, path: str) -> None:
     _remove(files, doomed)
 
 
+def remove_group(files: Files, paths: DataPaths, group: str) -> None:
+    """Remove all files of a group that is not open, wherever they are. Raises StorageError; does nothing
+    where there are none."""
+    path = paths.group(group)
+    linked = files.link_target(path)
+    if linked is not None:
+        _remove_all(files, os.path.normpath(os.path.join(paths.groups, linked)))
+        files.unlink(path)
+    else:
+        _remove_all(files, path)
+
+
+def _remove_all(files: Files, path: str) -> None:
+    try:
+        names = files.listdir(path)
+    except FileMissing:
+        return
+    for name in names:
+        inner = f"{path}/{name}"
+        if os.path.isdir(inner) and not os.path.islink(inner):
+            _remove_all(files, inner)
+        else:
+            files.unlink(inner)
+    files.remove_directory(path)
+
+
 def remove_unknown(files: Files, parent: str, known: Collection[str]) -> list[str]:
     """Remove directories in `parent` that belong to none of the `known` names; return their names.
 

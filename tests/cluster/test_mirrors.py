@@ -1,5 +1,7 @@
 """Mirrored classic queues on three nodes: what is confirmed is on every mirror, another node leads when the
-leader's has ended, and a node that returns is a mirror again."""
+leader's has ended, and a node that returns is a mirror again.
+
+Longer than 500 lines because all cases share one cluster, which takes long to start."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from fluxmq.control.etcd.messages import Change, Get, end_of
 from fluxmq.control.etcd.mirrors import PREFIX
 from fluxmq.control.etcd.wills import NODES as LIVES
 from fluxmq.routing.topology.mirror_records import MirrorMember, MirrorRecord
+from fluxmq.storage.directory import DataPaths
 from tests.broker import HOST
 from tests.cluster.nodes import NODES, Cluster, Node
 from tests.cluster.sides import channel_of
@@ -185,6 +189,43 @@ def test_policies_mirror_queues_in_use_and_end_that(cluster: Cluster) -> None:
     print(f"{here.confirmed} confirmed, longest pause {here.longest * 1000:.0f} ms")
 
 
+def test_a_queue_that_is_never_empty_gets_its_mirror_once_older_messages_are_consumed(
+    cluster: Cluster,
+) -> None:
+    """S4-51, S4-52, S4-75: nobody asks for it, and new messages are there all the time."""
+    first, *_ = cluster.nodes
+    name, older = "manual.used", 300
+
+    def mirrors() -> tuple[int, int]:
+        row = row_of(first, name)
+        assert row["messages"] >= older
+        return len(row["mirror_pids"] or ()), len(row["synchronised_mirror_pids"] or ())
+
+    with channel_of(first) as channel:
+        channel.queue_declare(name, durable=True)
+        for number in range(older):
+            channel.basic_publish("", name, b"%d" % number)
+        first.broker.control(
+            "set_policy", "ha-manual", r"^manual\.", '{"ha-mode":"exactly","ha-params":2}'
+        )
+        eventually(lambda: mirrors() == (1, 0), "its mirror lacks messages", SECONDS)
+        consumed: list[bytes] = []
+
+        def synchronised() -> bool:
+            for _ in range(older // 10):
+                channel.basic_publish("", name, b"%d" % (older + len(consumed)))
+                method, _properties, body = channel.basic_get(name)
+                assert method is not None
+                consumed.append(body)
+                channel.basic_ack(method.delivery_tag)
+            return mirrors() == (1, 1)
+
+        eventually(synchronised, "its mirror is synchronised", SECONDS)
+        assert len(consumed) >= older
+        assert consumed == [b"%d" % number for number in range(len(consumed))]
+        print(f"synchronised when {len(consumed)} of {len(consumed) + older} were consumed")
+
+
 def test_what_was_confirmed_survives_the_leader_and_it_returns_as_a_mirror(
     cluster: Cluster,
 ) -> None:
@@ -313,6 +354,37 @@ def test_mirrors_follow_the_listed_nodes_and_the_leader_stays_until_others_have_
         assert declared.method.message_count == 10
 
 
+def test_a_listed_mirror_leads_though_another_is_not_synchronised(cluster: Cluster) -> None:
+    """S4-16, S4-26: from [A B] to [C B], by way of [B A]."""
+    first, second, third = cluster.nodes
+    control, name = first.broker.control, "turned.q"
+
+    def policy(*nodes: Node) -> None:
+        definition = {"ha-mode": "nodes", "ha-params": [each.name for each in nodes]}
+        control("set_policy", "ha-turned", r"^turned\.", json.dumps(definition))
+
+    def nodes() -> tuple[str, set[str], set[str]]:
+        row = row_of(first, name)
+        pids = row["mirror_pids"] or [], row["synchronised_mirror_pids"] or []
+        mirrors, synchronised = ({pid[1:].split(".")[0] for pid in each} for each in pids)
+        return row["pid"][1:].split(".")[0], mirrors, synchronised
+
+    policy(first, second)
+    with channel_of(first) as channel:
+        channel.queue_declare(name, durable=True)
+        for number in range(10):
+            channel.basic_publish("", name, b"%d" % number)
+        assert nodes() == (first.name, {second.name}, {second.name})
+        policy(third, second)
+        turned = second.name, {first.name, third.name}, {first.name}
+        eventually(lambda: nodes() == turned, "the listed mirror leads", SECONDS)
+        channel.basic_publish("", name, b"10")
+        control("sync_queue", name)
+        over = second.name, {third.name}, {third.name}
+        eventually(lambda: nodes() == over, "the listed nodes have it", SECONDS)
+        assert channel.queue_declare(name, passive=True).method.message_count == 11
+
+
 def test_a_leader_that_stops_hands_over_to_a_synchronised_mirror_and_to_no_other(
     cluster: Cluster,
 ) -> None:
@@ -408,6 +480,47 @@ def test_a_leader_whose_process_has_ended_is_replaced_while_its_lease_lasts(
     traffic.finish()
     assert all(each.leader != first.name for group, each in records(second).items() if group in led)
     print(f"{traffic.confirmed} confirmed, longest pause {traffic.longest:.1f} s")
+
+
+def test_a_group_without_queues_ends_and_a_node_that_was_away_removes_it_too(
+    cluster: Cluster,
+) -> None:
+    """S4-09: policies that change leave groups behind."""
+    first, second, third = cluster.nodes
+    definition = {
+        "ha-mode": "nodes",
+        "ha-params": [second.name, third.name],
+        "ha-promote-on-shutdown": "always",
+    }
+    first.broker.control("set_policy", "ha-ended", r"^ended\.", json.dumps(definition))
+    with channel_of(first) as channel:
+        channel.queue_declare("ended.q", durable=True)
+        channel.basic_publish("", "ended.q", b"0")
+    (group,) = [
+        group
+        for group, each in records(first).items()
+        if each.promote_on_shutdown == "always" and each.promote_on_failure == "always"
+    ]
+
+    def there() -> list[bool]:
+        """Whether each of its nodes has a directory of it."""
+        nodes = (second, third)
+        return [Path(DataPaths(str(each.folder / "data")).group(group)).exists() for each in nodes]
+
+    assert there() == [True, True]
+    third.stop()
+    with channel_of(first) as channel:
+        channel.queue_delete("ended.q")
+        eventually(lambda: group not in records(first), "the group ends", 3 * SECONDS)
+        eventually(lambda: there() == [False, True], "its node has removed it", SECONDS)
+        channel.queue_declare("ended.q", durable=True)
+        channel.basic_publish("", "ended.q", b"1")
+        assert group not in records(first)
+    third.start()
+    third.broker.wait_ready(SECONDS)
+    eventually(lambda: there() == [False, False], "the other one has removed it too", SECONDS)
+    with channel_of(third) as channel:
+        assert channel.queue_declare("ended.q", passive=True).method.message_count == 1
 
 
 def test_a_queue_waits_for_its_leader_if_the_policy_says_so_and_until_that_is_forgotten(

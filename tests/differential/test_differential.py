@@ -122,5 +122,9 @@ def test_outcomes_are_shown_briefly() -> None:
         "basic.ack [1 to 3, 5]",
         "basic.nack [4]",
     ]
-    assert compare.brief([f"c: m{number}" for number in range(20)]) == ["c: m0", "18 more", "c: m19"]
+    assert compare.brief([f"c: m{number}" for number in range(20)]) == [
+        "c: m0",
+        "18 more",
+        "c: m19",
+    ]
     assert compare.brief([]) == ["nothing"]

@@ -9,6 +9,10 @@ OF_NODES = "tests/unit/routing/topology/test_mirroring.py::"
 OF_ENDED = "tests/unit/replication/test_ended_leaders.py::"
 OF_LEADERS = "tests/unit/replication/test_mirror_leaders.py::"
 OF_KEYS = "tests/integration/test_etcd_mirrors.py::"
+OF_CHOICES = "tests/unit/control/test_mirror_choices.py::"
+OF_ENDINGS = "tests/integration/test_mirror_endings.py::"
+OF_ENDED_GROUPS = "tests/unit/replication/test_ended_mirrors.py::"
+OF_MOVES = "tests/unit/control/test_mirror_moves.py::"
 OF_CLIENT = "tests/unit/engine/test_group_client.py::"
 
 MUTATIONS = [
@@ -99,6 +103,100 @@ MUTATIONS = [
         "each for each in kept if each in synced and each in online",
         "each for each in fitting",
         OF_NODES + "test_a_leader_that_is_no_longer_listed_stays_until_a_mirror_is_synchronised",
+    ),
+    Mutation(
+        "older_messages_not_awaited",
+        "With manual synchronisation a queue gets new mirrors once older messages are gone.",
+        "MirrorWait.reached",
+        "position.oldest >= self._began.following",
+        "position.oldest > self._began.oldest",
+        OF_MOVES
+        + "test_a_queue_gets_its_mirrors_once_older_messages_are_gone_though_newer_ones_are_there",
+    ),
+    Mutation(
+        "wait_of_a_former_queue",
+        "A queue that was declared anew waits for its own messages.",
+        "MirrorWait.reached",
+        "self._began is None or self._began.identity != position.identity",
+        "self._began is None",
+        OF_MOVES + "test_a_queue_that_was_declared_anew_waits_for_its_own_messages",
+    ),
+    Mutation(
+        "leader_moves_to_who_lacks_messages",
+        "Another leader than the one there is leads at once only if it has everything.",
+        "MirrorMoves._outcome",
+        "nodes[0], *present",
+        "nodes[-1], *present",
+        OF_MOVES + "test_an_unsynchronised_listed_mirror_does_not_lead_and_nobody_leaves",
+    ),
+    Mutation(
+        "queue_put_into_a_group_that_has_ended",
+        "A queue is put into a mirrored group on the condition that there is one.",
+        "SharedMetadata._commit",
+        "for each in mirrored_groups_of(decision)",
+        "for each in ()",
+        OF_ENDINGS + "test_a_group_ends_once_no_queue_is_in_it_and_its_name_is_not_used_again",
+        slow=True,
+    ),
+    Mutation(
+        "group_ends_though_the_topology_changes",
+        "A group ends on the condition that no queue has been put into it meanwhile.",
+        "SharedMetadata.while_unchanged",
+        "(Changed(ROOT, known), *compares)",
+        "compares",
+        OF_ENDINGS + "test_a_group_does_not_end_if_a_queue_is_put_into_it_meanwhile",
+        slow=True,
+    ),
+    Mutation(
+        "group_ends_though_its_record_changes",
+        "A group ends on the condition that its record has not changed meanwhile.",
+        "MirrorKeys.ending",
+        "Changed(PREFIX + name, kept.revision)",
+        "Created(ENDED + name, 0)",
+        OF_ENDINGS + "test_a_group_does_not_end_if_its_record_changes_meanwhile",
+        slow=True,
+    ),
+    Mutation(
+        "queues_that_move_do_not_count",
+        "A group to which a queue moves does not end.",
+        "mirror_endings:_used",
+        "queue.group, queue.moving_to",
+        "queue.group,",
+        OF_ENDINGS + "test_a_queue_that_moves_to_a_group_keeps_it",
+        slow=True,
+    ),
+    Mutation(
+        "group_begins_under_the_name_of_an_ended_one",
+        "No group begins under the name of one that has ended.",
+        "MirrorKeys.begin",
+        "Created(key, 0), Created(ended, 0)",
+        "(Created(key, 0),)",
+        OF_ENDINGS + "test_a_group_ends_once_no_queue_is_in_it_and_its_name_is_not_used_again",
+        slow=True,
+    ),
+    Mutation(
+        "name_of_an_ended_group_chosen",
+        "The name of a group that has ended is not chosen.",
+        "MirrorChoices.group",
+        "name not in self._store.ended",
+        "True",
+        OF_CHOICES + "test_the_name_of_a_group_that_has_ended_is_not_used_again",
+    ),
+    Mutation(
+        "group_without_a_record_removed",
+        "A group has not ended because its record is not there.",
+        "MirrorLeaders._told",
+        "self.ended.told(told.ended)",
+        "self.ended.told(self.groups.keys() - told.groups.keys())",
+        OF_ENDED_GROUPS + "test_a_group_of_which_nothing_is_heard_has_not_ended",
+    ),
+    Mutation(
+        "group_removed_under_its_checkpoint",
+        "The files of a group are removed when nobody writes any.",
+        "EndedMirrors._is_removed",
+        "if hosted.checkpointing:",
+        "if False:",
+        OF_ENDED_GROUPS + "test_a_group_is_removed_once_its_checkpoint_is_written",
     ),
     Mutation(
         "exclusive_queues_mirrored",

@@ -8,24 +8,22 @@ revision that each node reaches. Nodes follow the keys, and apply all of them (`
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from fluxmq.auth.bans import BANS_MAX, Ban, ban_problem
 from fluxmq.control.bans import Bans, Key
-from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
+from fluxmq.control.etcd.client import EtcdClient, EtcdError
 from fluxmq.control.etcd.fence import Fence
+from fluxmq.control.etcd.followed_keys import FollowedKeys
 from fluxmq.control.etcd.messages import (
     Created,
     Delete,
     EtcdTransaction,
-    Get,
     KeyValue,
     Operation,
     Put,
@@ -33,12 +31,10 @@ from fluxmq.control.etcd.messages import (
 )
 from fluxmq.control.peers import RequestError
 from fluxmq.ipc.messages import ERROR_FAILED
-from fluxmq.logs import RateLimited, get_logger
+from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 
 PREFIX: Final = b"/fluxmq/bans/"
-RETRY_SECONDS: Final = 0.5
-"""Pause after a failure."""
 LEASE_EXTRA_SECONDS: Final = 60
 """Time for which a key outlives its ban: nodes end it by their own clocks, which may be late."""
 LEASE_SECONDS_MAX: Final = 10 * 365 * 86_400
@@ -80,14 +76,14 @@ class BanKeys:
         self._fence = Fence(client, f"{node}/bans")
         self._node = node
         self._bans = bans
-        self._entries: dict[bytes, KeyValue] = {}
+        self._followed = FollowedKeys(
+            *(client, "bans", PREFIX, end_of(PREFIX), self._tell, self._bring)
+        )
         self._task: asyncio.Task[None] | None = None
-        self._said = RateLimited(_log, per_second=0.1, burst=3)
-        self.failures = 0
 
     def start(self) -> None:
         """Follow the keys until ``stop``."""
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = asyncio.get_running_loop().create_task(self._followed.run())
 
     async def stop(self) -> None:
         """End."""
@@ -98,7 +94,7 @@ class BanKeys:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the metrics."""
-        yield "fluxmq_bans_failures_total", {}, float(self.failures)
+        yield "fluxmq_bans_failures_total", {}, float(self._followed.failures)
 
     async def commit(self, key: Key, ban: Ban | None) -> int:
         """Implement `SharedBans`."""
@@ -107,7 +103,7 @@ class BanKeys:
             changed: tuple[Operation, ...] = (self._mark(), change)
             return (await self._fence.transact(changed)).revision
         except (EtcdError, ValueError) as problem:
-            self._failed("a ban", problem)
+            self._followed.failed("a ban", problem)
             text = f"etcd: {problem}: the change may or may not be applied; see list_bans, and"
             raise RequestError(ERROR_FAILED, f"{text} repeat it once etcd answers") from problem
 
@@ -124,62 +120,29 @@ class BanKeys:
         value = msgspec.json.encode(StoredBan(ban.until, ban.reason))
         return Put(key_of((ban.kind, ban.value)), value, lease)
 
-    async def _follow(self) -> None:
-        """Apply the bans and every change of them; outermost frame of its task."""
-        while True:
-            try:
-                await self._watch()
-            except CompactedError:
-                continue
-            except (EtcdError, ValueError) as problem:
-                self._failed("following bans", problem)
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _watch(self) -> None:
-        """Read all, and follow. Raises EtcdError, or ValueError for a malformed answer."""
+    async def _bring(self) -> None:
+        """Put the bans that this node had before it joined, unless the cluster has such ones. Raises
+        EtcdError."""
         own = self._bans.own
-        if own:
-            await self._bring(own)
-        result = await self._client.transact((), (Get(PREFIX, end_of(PREFIX)),))
-        ((*entries,),) = result.entries
-        self._entries = {entry.key: entry for entry in entries}
-        await self._tell(result.revision)
-        watch = self._client.watch(PREFIX, end_of(PREFIX), result.revision + 1)
-        async with contextlib.aclosing(watch) as watching:
-            async for found in watching:
-                for change in found.changes:
-                    if change.deleted:
-                        self._entries.pop(change.entry.key, None)
-                    else:
-                        self._entries[change.entry.key] = change.entry
-                if found.changes and not found.more:
-                    await self._tell(found.changes[-1].entry.revision)
-
-    async def _bring(self, own: tuple[Ban, ...]) -> None:
-        """Put the bans that this node had before it joined, unless the cluster has such ones."""
         for start in range(0, len(own), CHANGES_MAX):
             puts = [await self._put(ban) for ban in own[start : start + CHANGES_MAX]]
             missing = (EtcdTransaction((Created(put.key, 0),), (put,)) for put in puts)
             await self._client.transact((), (self._mark(), *missing))
 
-    async def _tell(self, revision: int) -> None:
+    async def _tell(self, entries: Mapping[bytes, KeyValue], revision: int) -> None:
         """Apply the bans in the keys; of too many, the oldest."""
         found: dict[Key, Ban] = {}
-        for entry in sorted(self._entries.values(), key=lambda each: (each.revision, each.key)):
+        for entry in sorted(entries.values(), key=lambda each: (each.revision, each.key)):
             if entry.key == PREFIX:
                 continue
             try:
                 ban = ban_of(entry)
             except (ValueError, msgspec.DecodeError) as problem:
-                self._failed(f"key {entry.key!r}", problem)
+                self._followed.failed(f"key {entry.key!r}", problem)
                 continue
             if len(found) == BANS_MAX:
                 text = f"there are more than {BANS_MAX}: the latest do not hold; lift some"
-                self._failed("bans", ValueError(text))
+                self._followed.failed("bans", ValueError(text))
                 break
             found[ban.kind, ban.value] = ban
         await self._bans.take(revision, found)
-
-    def _failed(self, what: str, problem: Exception) -> None:
-        self.failures += 1
-        self._said.event(logging.WARNING, "bans", "etcd: %s: %s", what, problem)

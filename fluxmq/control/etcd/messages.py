@@ -48,6 +48,12 @@ class Changed(NamedTuple):
     revision: int
 
 
+class Existing(NamedTuple):
+    """Comparison: there is such a key."""
+
+    key: bytes
+
+
 class Valued(NamedTuple):
     """Comparison: the key has this value; not so if there is no such key."""
 
@@ -96,7 +102,7 @@ class EtcdTransaction(NamedTuple):
     failure: tuple[Operation, ...] = ()
 
 
-Compare = Created | Changed | Valued | Leased
+Compare = Created | Changed | Existing | Valued | Leased
 Operation = Put | Get | Delete | EtcdTransaction
 
 
@@ -169,18 +175,21 @@ def transaction(wanted: EtcdTransaction) -> bytes:
 
 def _compare(compare: Compare) -> bytes:
     # A target is one of several, of which the one that is set is sent even if it is 0.
+    result = b""  # equal
     match compare:
         case Created(_, revision):
             target, operand = 1, number_field(5, revision) or b"\x28\0"
         case Changed(_, revision):
             target, operand = 2, number_field(6, revision) or b"\x30\0"
+        case Existing(_):
+            result, target, operand = number_field(1, 1), 1, b"\x28\0"  # created after revision 0
         case Valued(_, value):
             target, operand = 3, element(7, value)
         case Leased(_, lease):
             target, operand = 4, number_field(8, lease) or b"\x40\0"
         case _:
             assert_never(compare)
-    return number_field(2, target) + bytes_field(3, compare.key) + operand
+    return result + number_field(2, target) + bytes_field(3, compare.key) + operand
 
 
 def _operation(operation: Operation) -> bytes:

@@ -33,8 +33,9 @@ from fluxmq.control.etcd.messages import (
 from fluxmq.control.topology_rows import pack, unpack
 from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.user_messages import user_from_body, user_to_body
-from fluxmq.routing.topology.records import BINDING, KINDS, Key
+from fluxmq.routing.topology.records import BINDING, KINDS, QUEUE, Key
 from fluxmq.routing.topology.topology import Delta, TopologyRow
+from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/metadata/"
 ROOT: Final = PREFIX + b"revision"
@@ -121,6 +122,18 @@ def operations_of(decision: Decision, root: MetadataRoot) -> tuple[Operation, ..
             for at in range(0, len(operations), size)
         ]
     return (Put(ROOT, root.pack()), *operations)
+
+
+def mirrored_groups_of(decision: Decision) -> list[str]:
+    """Return the mirrored groups that the queues of a decision are in, or move to."""
+    found = {
+        str(row.row.get(key, ""))
+        for taken in decision.deltas
+        for row in taken.delta.rows
+        if row.kind == QUEUE and row.row is not None
+        for key in ("group", "moving_to")
+    }
+    return sorted(filter(is_mirrored, found))
 
 
 def decision_of(

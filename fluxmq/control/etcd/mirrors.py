@@ -1,7 +1,8 @@
 """The mirrored groups of the cluster in etcd: ``/fluxmq/mirrors/<group>``, a `MirrorRecord` as JSON.
 
 A record says which node leads a group, and which mirrors are synchronised. It is put before the first
-queue is in the group, and changes by compare-and-swap only. All control processes follow the records,
+queue is in the group, and changes by compare-and-swap only. A group that no queue is in any more ends
+(`mirror_endings`): ``/fluxmq/mirrors_ended/<group>`` takes the place of the record. All control processes follow the records,
 and the keys of nodes that are there (see `wills`), which lie beside them, by one watch, and have their
 shards work by them.
 
@@ -15,19 +16,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
-from fluxmq.control.etcd.messages import Changed, Created, Get, KeyValue, Put, end_of
+from fluxmq.control.etcd.client import EtcdClient, EtcdError
+from fluxmq.control.etcd.followed_keys import FollowedKeys
+from fluxmq.control.etcd.messages import (
+    Changed,
+    Compare,
+    Created,
+    Delete,
+    Get,
+    KeyValue,
+    Operation,
+    Put,
+    end_of,
+)
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
 from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    ENDED_MAX,
     LOST,
     MIRROR_ENDED,
     MIRROR_LEAD,
@@ -41,16 +53,16 @@ from fluxmq.ipc.mirrored_groups import (
     MirrorLead,
     Mirrors,
 )
-from fluxmq.logs import RateLimited, get_logger
+from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology import mirror_records
 from fluxmq.routing.topology.mirror_records import MirrorRecord
 from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/mirrors/"
-"""Directly before `NODES`: one watch follows both."""
-RETRY_SECONDS: Final = 0.5
-"""Pause after a failure."""
+ENDED: Final = b"/fluxmq/mirrors_ended/"
+"""Keys of groups that there have been. They stay, so that no group begins under such a name. Both are
+directly before `NODES`: one watch follows all."""
 LOOK_SECONDS: Final = 1.0
 """Interval at which the coordinator looks for leaders whose nodes have ended."""
 SHARD_SECONDS: Final = 2.0
@@ -89,7 +101,7 @@ class MirrorKeys:
     ) -> None:
         self._client = client
         self._node = node
-        self._coordinates = coordinates
+        self.coordinates = coordinates
         self._shards = shards
         self._changed = changed
         self._kept: dict[str, KeptRecord] = {}
@@ -97,24 +109,39 @@ class MirrorKeys:
         """Nodes that have said within ten seconds that they run."""
         self.known = False
         """True once the records have been read."""
+        self.ended: Mapping[str, int] = {}
+        """Groups that there have been, with the revision at which they ended."""
         self._seen: dict[str, frozenset[str]] = {}
         """On the coordinator, by group: the nodes that were there when its leader last was."""
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
-        self._said = RateLimited(_log, per_second=0.1, burst=3)
+        self._followed = FollowedKeys(client, "mirrored groups", PREFIX, end_of(NODES), self._take)
         self.promotions = 0
-        self.failures = 0
 
     @property
     def records(self) -> Mapping[str, MirrorRecord]:
         """The records by group."""
         return {group: kept.record for group, kept in self._kept.items()}
 
+    def groups(self) -> Iterator[str]:
+        """Yield the groups that there are."""
+        yield from list(self._kept)
+
+    def ending(self, group: str) -> tuple[tuple[Compare, ...], tuple[Operation, ...]] | None:
+        """Return the condition and the operations by which a group ends; None if there is none."""
+        kept, name = self._kept.get(group), group.encode()
+        if kept is None:
+            return None
+        return (Changed(PREFIX + name, kept.revision),), (
+            Delete(PREFIX + name),
+            Put(ENDED + name, b""),
+        )
+
     def start(self) -> None:
         """Follow the keys, and see to leaders that have ended, until ``stop``."""
         loop = asyncio.get_running_loop()
-        self._tasks = {loop.create_task(self._follow()), loop.create_task(self._look())}
+        self._tasks = {loop.create_task(self._followed.run()), loop.create_task(self._look())}
 
     async def stop(self) -> None:
         """End. Groups that this node leads get another leader before, if one may lead them."""
@@ -131,7 +158,7 @@ class MirrorKeys:
         """Yield the samples of the metrics."""
         yield "fluxmq_mirrored_groups", {}, float(len(self._kept))
         yield "fluxmq_mirror_promotions_total", {}, float(self.promotions)
-        yield "fluxmq_mirrors_failures_total", {}, float(self.failures)
+        yield "fluxmq_mirrors_failures_total", {}, float(self._followed.failures)
 
     def greeted(self, peer: Peer) -> None:
         """Tell a shard that has connected."""
@@ -148,50 +175,26 @@ class MirrorKeys:
 
     # Following
 
-    async def _follow(self) -> None:
-        """Follow the keys; outermost frame of its task."""
-        while True:
-            try:
-                await self._watch()
-            except CompactedError:
-                continue
-            except (EtcdError, ValueError) as problem:
-                self._failed("following mirrored groups", problem)
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _watch(self) -> None:
-        """Read everything, and follow. Raises EtcdError, or ValueError for a malformed answer."""
-        result = await self._client.transact((), (Get(PREFIX, end_of(NODES)),))
-        ((*entries,),) = result.entries
-        found = {entry.key: entry for entry in entries}
-        await self._take(found)
-        watch = self._client.watch(PREFIX, end_of(NODES), result.revision + 1)
-        async with contextlib.aclosing(watch) as watching:
-            async for message in watching:
-                for change in message.changes:
-                    if change.deleted:
-                        found.pop(change.entry.key, None)
-                    else:
-                        found[change.entry.key] = change.entry
-                if message.changes and not message.more:
-                    await self._take(found)
-
-    async def _take(self, found: Mapping[bytes, KeyValue]) -> None:
+    async def _take(self, found: Mapping[bytes, KeyValue], _revision: int) -> None:
         kept: dict[str, KeptRecord] = {}
         lives: set[str] = set()
+        ended: dict[str, int] = {}
         for key, entry in found.items():
             if key.startswith(NODES):
                 lives.add(key.removeprefix(NODES).decode("utf-8", "replace"))
+            elif key.startswith(ENDED):
+                ended[key.removeprefix(ENDED).decode("utf-8", "replace")] = entry.revision
             elif key.startswith(PREFIX):
                 group = key.removeprefix(PREFIX).decode("utf-8", "replace")
                 if not is_mirrored(group) or len(kept) >= MIRRORED_GROUPS_MAX:
-                    self._failed(f"key {key!r}", ValueError("ignored"))
+                    self._followed.failed(f"key {key!r}", ValueError("ignored"))
                     continue
                 try:
                     kept[group] = KeptRecord(MirrorRecord.decode(entry.value), entry.revision)
                 except ValueError as problem:
-                    self._failed(f"key {key!r}", problem)
-        same = self.known and kept == self._kept
+                    self._followed.failed(f"key {key!r}", problem)
+        same = self.known and (kept, ended) == (self._kept, self.ended)
+        self.ended = ended
         self._kept, self.lives, self.known = kept, frozenset(lives), True
         self._news.set()
         if not same:
@@ -199,7 +202,10 @@ class MirrorKeys:
             await self._tell(self._shards())
 
     async def _tell(self, shards: list[Peer]) -> None:
-        body = Mirrors({group: _told(each.record) for group, each in self._kept.items()}).to_body()
+        groups = {group: _told(each.record) for group, each in self._kept.items()}
+        gone = (each for each in self.ended if each not in groups)
+        latest = sorted(gone, key=self.ended.__getitem__)[-ENDED_MAX:]
+        body = Mirrors(groups, tuple(latest)).to_body()
         await answers_of(shards, MIRRORS, body, SHARD_SECONDS, ToldMirrors)
 
     async def _next(self) -> None:
@@ -212,10 +218,13 @@ class MirrorKeys:
         """Have a group known to this node's shards; put its record if there is none. Raises EtcdError
         or ValueError, or TimeoutError."""
         if group not in self._kept:
-            key = PREFIX + group.encode()
-            await self._client.transact((Created(key, 0),), (Put(key, record.encode()),))
+            key, ended = PREFIX + group.encode(), ENDED + group.encode()
+            first = Created(key, 0), Created(ended, 0)
+            await self._client.transact(first, (Put(key, record.encode()),))
             async with asyncio.timeout(SHARD_SECONDS):
                 while group not in self._kept:
+                    if group in self.ended:
+                        raise EtcdError(f"{group} has ended")
                     await self._next()
 
     async def moment(self) -> int:
@@ -273,7 +282,7 @@ class MirrorKeys:
                 return (await self._replace(MirrorEnded.from_body(message.body))).to_body()
             return (await self._mirror(MirrorChange.from_body(message.body))).to_body()
         except (EtcdError, ValueError) as problem:
-            self._failed("a mirrored group", problem)
+            self._followed.failed("a mirrored group", problem)
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _lead(self, asked: MirrorLead) -> MirrorEpoch:
@@ -341,7 +350,7 @@ class MirrorKeys:
         task."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._coordinates() or not self.known:
+            if not self.coordinates() or not self.known:
                 self._seen.clear()
                 continue
             for group, kept in list(self._kept.items()):
@@ -351,7 +360,7 @@ class MirrorKeys:
                 try:
                     await self._promote(group)
                 except (EtcdError, ValueError) as problem:
-                    self._failed("leaders that have ended", problem)
+                    self._followed.failed("leaders that have ended", problem)
 
     async def _promote(self, group: str) -> None:
         seen, lives = self._seen.get(group, frozenset()), self.lives
@@ -386,7 +395,7 @@ class MirrorKeys:
                     if after is not None and after.leader != kept.record.leader:
                         self._said_promoted(group, after)
         except (EtcdError, ValueError) as problem:
-            self._failed("a node that is forgotten", problem)
+            self._followed.failed("a node that is forgotten", problem)
             raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
 
     async def _stop_orderly(self) -> None:
@@ -406,10 +415,6 @@ class MirrorKeys:
                 after = await self.change(group, decide)
                 if after is not None and after.leader != kept.record.leader:
                     self._said_promoted(group, after)
-
-    def _failed(self, what: str, problem: Exception) -> None:
-        self.failures += 1
-        self._said.event(logging.WARNING, "mirrors", "etcd: %s: %s", what, problem)
 
 
 def _told(record: MirrorRecord) -> GroupMirrors:

@@ -23,11 +23,17 @@ from fluxmq.control.directory import Directory, change_of
 from fluxmq.control.etcd import wills
 from fluxmq.control.etcd.client import EtcdClient, EtcdError
 from fluxmq.control.etcd.membership import remove_member
-from fluxmq.control.etcd.messages import Changed, Get, end_of
+from fluxmq.control.etcd.messages import Changed, Compare, Existing, Get, Operation, end_of
 from fluxmq.control.etcd.metadata_copy import MetadataCopy
 from fluxmq.control.etcd.metadata_follower import RETRY_SECONDS, UNREACHABLE, MetadataFollower
-from fluxmq.control.etcd.metadata_keys import ROOT, MetadataRoot, operations_of
+from fluxmq.control.etcd.metadata_keys import (
+    ROOT,
+    MetadataRoot,
+    mirrored_groups_of,
+    operations_of,
+)
 from fluxmq.control.etcd.metadata_seed import MetadataSeed
+from fluxmq.control.etcd.mirrors import PREFIX as MIRRORS
 from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
 from fluxmq.control.node_starts import NodeStart
 from fluxmq.control.peers import RequestError
@@ -38,7 +44,7 @@ from fluxmq.ipc.user_messages import Users
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Delta
+from fluxmq.routing.topology.topology import Delta, Topology
 
 LOOK_SECONDS: Final = 1.0
 """Interval at which the coordinator looks which nodes there are."""
@@ -133,9 +139,10 @@ class SharedMetadata:
 
     async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
         """Decide about sets of changes, see `ports.Decider`."""
-        prepared = sets if self.prepare is None else await self.prepare(sets)
 
         async def decide() -> tuple[int, tuple[Refusal | None, ...]]:
+            # Each time anew: a mirrored group may have ended meanwhile.
+            prepared = sets if self.prepare is None else await self.prepare(sets)
             # Leftovers of the node's previous life must be gone before anything is added.
             await self._announced.wait()
             return await self._topology.decide(prepared)
@@ -230,8 +237,12 @@ class SharedMetadata:
         revision = decision.deltas[-1].delta.revision if decision.deltas else root.topology
         users = root.users if decision.users is None else decision.users.revision
         operations = operations_of(decision, MetadataRoot(revision, users, root.cluster))
+        # No queue is put into a mirrored group that has ended, see `while_unchanged`.
+        groups = tuple(Existing(MIRRORS + each.encode()) for each in mirrored_groups_of(decision))
         try:
-            result = await self._client.transact((Changed(ROOT, known),), operations)
+            result = await self._client.transact(
+                (Changed(ROOT, known), *groups), operations, (Get(ROOT),)
+            )
         except (EtcdError, ValueError) as problem:
             self._follower.failed("a change of topology or users", problem)
             if any(words in str(problem) for words in TOO_LARGE):
@@ -239,10 +250,31 @@ class SharedMetadata:
             raise LostError from problem
         if not result.succeeded:
             self.conflicts += 1
-            await self._until(lambda: self._follower.root_revision != known)
+            ((entry,),) = result.entries
+            if entry.revision != known:
+                await self._until(lambda: self._follower.root_revision != known)
+            else:
+                await asyncio.sleep(
+                    RETRY_SECONDS
+                )  # until this node has heard that the group has ended
             raise ConflictError
         self.commits += 1
         await self._until(lambda: self._follower.state.revision >= result.revision)
+
+    async def while_unchanged(
+        self,
+        decide: Callable[[Topology], tuple[tuple[Compare, ...], tuple[Operation, ...]] | None],
+    ) -> bool:
+        """Carry out operations that the topology allows, on the condition that it is as it was then, and
+        return whether they are; ``decide`` returns them, with further conditions, or None. Raises
+        EtcdError or ValueError, after which they may have been carried out, or ConflictError."""
+        async with self._topology.deciding() as topology:
+            known, decided = self._follower.root_revision, decide(topology)
+            if decided is None:
+                return False
+            compares, operations = decided
+            result = await self._client.transact((Changed(ROOT, known), *compares), operations)
+            return result.succeeded
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Return when the copy is such. Raises LostError when it is not in time."""

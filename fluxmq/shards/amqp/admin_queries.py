@@ -20,9 +20,11 @@ from fluxmq.ipc.row_messages import (
     CONNECTIONS,
     CONSUMERS,
     MQTT_LISTS,
+    POSITION,
     AffectedCount,
     CloseConnections,
     CloseSession,
+    QueueExtent,
     QueueRequest,
     RowsPage,
     RowsRequest,
@@ -142,6 +144,7 @@ class AdminQueries:
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
             "migration": self._migration(state.name),
+            POSITION: QueueExtent(state.identity, state.start, state.next_offset),
         }
 
     def _declared_columns(self, queue: QueueRecord) -> TableRow:

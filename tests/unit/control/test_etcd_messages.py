@@ -12,6 +12,7 @@ from fluxmq.control.etcd.messages import (
     Created,
     Delete,
     EtcdTransaction,
+    Existing,
     Get,
     KeyValue,
     Leased,
@@ -34,6 +35,11 @@ def stored(key: bytes, value: bytes, revision: int, lease: int = 0) -> bytes:
             number_field(6, lease),
         )
     )
+
+
+def test_a_key_exists_if_it_was_created_after_the_first_revision() -> None:
+    encoded = messages.transaction(EtcdTransaction((Existing(b"k"),), ()))
+    assert encoded == b"\x0a\x09\x08\x01\x10\x01\x1a\x01k\x28\x00"  # CREATE, GREATER
 
 
 def test_a_transaction() -> None:

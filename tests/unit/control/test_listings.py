@@ -42,6 +42,7 @@ from fluxmq.ipc.row_messages import (
     CloseSession,
     Listed,
     ListRequest,
+    QueueExtent,
     QueueRequest,
     handlers_of,
     page_of,
@@ -81,7 +82,12 @@ class Desk:
             return
         if wanted.what == "queues":
             found = [
-                {"vhost": vhost, "name": name, "messages": self.queues[vhost, name]}
+                {
+                    "vhost": vhost,
+                    "name": name,
+                    "messages": self.queues[vhost, name],
+                    "position": (7, 1, 1 + self.queues[vhost, name]),
+                }
                 for vhost, name in wanted.names
                 if (vhost, name) in self.queues
             ]
@@ -179,6 +185,17 @@ def run(tmp_path, scenario, *desks):
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+def test_positions_of_queues_are_those_that_shards_tell(tmp_path):
+    async def scenario(node):
+        queues = [QueueRecord("/", name, durable=True) for name in ("a", "b", "elsewhere")]
+        found = await node.listings.positions(queues)
+        assert found == {("/", "a"): QueueExtent(7, 1, 4), ("/", "b"): QueueExtent(7, 1, 1)}
+        node.desks[0].silent = True
+        assert await node.listings.positions(queues) == {("/", "b"): (7, 1, 1)}
+
+    run(tmp_path, scenario, Desk({("/", "a"): 3}), Desk({("/", "b"): 0}))
 
 
 def test_what_the_topology_has(tmp_path):

@@ -27,6 +27,7 @@ class Records:
     def __init__(self) -> None:
         self.lives = frozenset(NODES)
         self.known = True
+        self.ended: frozenset[str] = frozenset()
         self.kept: dict[str, MirrorRecord] = {}
 
     @property
@@ -50,7 +51,7 @@ class Cluster:
         self.topology.apply(AddVhost(Vhost("/")))
         peers = {node: f"127.0.0.1:{transport + 100 * at}" for at, node in enumerate(NODES[1:])}
         raft = {node: f"127.0.0.1:{20_000 + 2000 * at}" for at, node in enumerate(NODES[1:])}
-        settings = Settings.model_validate(
+        self.settings = Settings.model_validate(
             {
                 "cluster": {
                     "enabled": True,
@@ -62,7 +63,7 @@ class Cluster:
             }
         )
         self.choices = MirrorChoices(
-            self.records, lambda: self.topology, lambda: settings, lambda: self.able
+            self.records, lambda: self.topology, lambda: self.settings, lambda: self.able
         )
 
     def group(self, policy: MirrorPolicy, nodes: Sequence[str]) -> str:
@@ -103,6 +104,19 @@ def test_a_group_has_no_address_that_another_node_on_this_machine_has() -> None:
     group = Cluster().group(ALL, NODES)
     crowded = Cluster(transport=30_000 + derived_offset(group))
     assert crowded.group(ALL, NODES) != group
+
+
+def test_the_name_of_a_group_that_has_ended_is_not_used_again() -> None:
+    """S4-09."""
+    cluster = Cluster()
+    names = []
+    for _ in range(20):
+        group = cluster.group(ALL, NODES)
+        assert group not in names
+        assert cluster.group(ALL, NODES) == group
+        names.append(group)
+        del cluster.records.kept[group]
+        cluster.records.ended |= {group}
 
 
 def test_a_declared_queue_is_in_a_mirrored_group_if_a_policy_says_so() -> None:

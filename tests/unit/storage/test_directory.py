@@ -27,6 +27,7 @@ from fluxmq.storage.directory import (
     name_of,
     place_group,
     read_placement,
+    remove_group,
     remove_unknown,
     write_placement,
 )
@@ -337,3 +338,20 @@ def test_placing_a_group_goes_on_wherever_it_failed(tmp_path: Path) -> None:
     assert attempts > 5
     place_group(Files(), data, "hot", disk)
     assert os.readlink(data.group("hot")) == disk
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_all_of_a_group_is_removed_wherever_it_is(tmp_path: Path, *, linked: bool) -> None:
+    """Other groups' directories stay, also those on the same disk."""
+    data, disk = paths(tmp_path / "data"), tmp_path / "disk"
+    (tmp_path / "data" / "groups").mkdir(parents=True)
+    for group in ("ended", "kept"):
+        place_group(Files(), data, group, f"{disk}/groups/{group}" if linked else None)
+        (Path(data.queues(group)) / "queue").mkdir(parents=True)
+        (Path(data.queue(group, "queue")) / "head").write_bytes(b"x")
+        (Path(data.group(group)) / "member").write_bytes(b"{}")
+    remove_group(Files(), data, "ended")
+    remove_group(Files(), data, "ended")
+    found = [each.name for each in tmp_path.rglob("*")]
+    assert "ended" not in found
+    assert (Path(data.queue("kept", "queue")) / "head").exists()

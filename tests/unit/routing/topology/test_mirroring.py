@@ -179,3 +179,6 @@ def test_a_leader_that_is_no_longer_listed_stays_until_a_mirror_is_synchronised(
     assert wanted(policy, "a", ("c", "d"), ABCD, ABCD, idle, ("d",)) == ("d", "c")
     assert wanted(policy, "a", ("c", "d"), ABCD, ABCD, idle) == ("c", "d")
     assert wanted(policy, "a", ("c",), ("a", "d"), ABCD, idle) == ("a", "c", "d"), "c is down"
+    replaced = nodes("c", "b")
+    assert wanted(replaced, "a", ("b",), ABCD, ABCD, idle) == ("b", "c"), "b leads at once"
+    assert wanted(replaced, "a", ("b",), ABCD, ABCD, idle, ()) == ("a", "b", "c")

@@ -13,9 +13,11 @@ from fluxmq.ipc.row_messages import (
     CHANNELS,
     CONNECTIONS,
     CONSUMERS,
+    POSITION,
     QUEUES,
     AffectedCount,
     CloseConnections,
+    QueueExtent,
     QueueRequest,
     RowsPage,
     RowsRequest,
@@ -95,6 +97,36 @@ def test_numbers_of_queues(make_amqp: MakeAmqp) -> None:
     assert kept["members"] == kept["online"] == ["shard-0"]
     assert kept["state"] == "running"
     consumer.leave()
+
+
+def test_a_position_says_from_where_on_messages_are_left(make_amqp: MakeAmqp) -> None:
+    """Purging, and settling in another order, leave what is not settled."""
+    node = make_amqp(people=PEOPLE)
+    node.queue("q")
+    publisher, client = Publisher(node), opened(node)
+
+    def position() -> QueueExtent:
+        node.settle()
+        (row,) = rows(node, QUEUES, POSITION)
+        return QueueExtent(*row[POSITION])
+
+    identity, *begin = position()
+    assert begin == [0, 0]
+    publisher.publish("", "q", b"1", b"2", b"3")
+    assert position() == (identity, 0, 3)
+    for _ in range(2):
+        client.send(1, "basic.get", queue="q")
+    assert position() == (identity, 0, 3), "they are unacknowledged"
+    client.send(1, "basic.ack", delivery_tag=2)
+    publisher.publish("", "q", b"4")
+    assert position() == (identity, 0, 4), "the oldest is"
+    client.send(1, "basic.ack", delivery_tag=1)
+    assert position() == (identity, 2, 4)
+    ordered(node, "purge_queue", QueueRequest("/", "q"))
+    assert position() == (identity, 4, 4)
+    ordered(node, "delete_queue", QueueRequest("/", "q"))
+    node.queue("q")
+    assert position().identity != identity
 
 
 def test_rows_of_named_queues_come_from_who_has_them(make_amqp: MakeAmqp) -> None:
