@@ -86,7 +86,7 @@ class NamedLeader:
 
         async def look() -> None:
             self.mirrors.look(self.member.replica)
-            for probed in self.mirrors.ended._probed.values():
+            for probed in self.mirrors._ended_leaders._probed.values():
                 assert probed.task is not None
                 await probed.task
 
