@@ -63,6 +63,7 @@ class ForcedMirrors:
             known={},
             floor=(0, 0),
             forced=(count, random_number()),
+            diverged=None,
         )
         membership = encode_membership(Membership((status.id,), others))
         self._hosting.release(name)

@@ -216,7 +216,7 @@ class GroupMembers:
             self.mirrors.forced.housekeeping()
 
     def _look(self, replica: Replica, now: float) -> None:
-        if replica.acquaintances.superseded != NEVER_FORCED:
+        if self._is_left_behind(replica):
             self._retire(replica)
             return
         try:
@@ -256,6 +256,13 @@ class GroupMembers:
             told = self._tell(replica, members)
             replica.settled = not (told or status.membership.learners)
 
+    def _is_left_behind(self, replica: Replica) -> bool:
+        """Return whether a copy is retired. About a divergent one the group's record alone decides."""
+        met = replica.acquaintances
+        if met.record.diverged is None or self.mirrors is None:
+            return met.superseded != NEVER_FORCED
+        return self.mirrors.divergent.is_over(replica, self.mirrors.groups.get(replica.plan.name))
+
     def _retire(self, replica: Replica) -> None:
         """Set aside a copy that was left behind by a forced one, and leave the group. The copy of a
         mirrored group is discarded: the leader has this node join again."""
@@ -267,6 +274,8 @@ class GroupMembers:
         )
         try:
             raw = self._files.read_file(record_path(self._paths, group))
+            if self.mirrors is not None:
+                self.mirrors.divergent.discarding(replica)
             write_record(self._files, self._paths, group, fresh)
             self._hosting.leave(group)
             if is_mirrored(group):
@@ -321,6 +330,8 @@ class GroupMembers:
     def _tell(self, replica: Replica, members: Collection[int]) -> bool:
         """Tell nodes that they are members, or were removed; return whether there are any."""
         told = False
+        if replica.acquaintances.record.diverged is not None:
+            return True  # another leader may have other members
         group, driver = replica.plan.name, replica.hosted.driver
         membership = committed_membership(replica)
         known = replica.acquaintances.record.known

@@ -4,7 +4,8 @@ say, which the control process tells.
 Nobody votes in such a group, and an entry is committed when all its voters have it on disk. A node leads
 in a term that it has asked for, after the record has come to name it. It does without a voter that is
 out of contact, and makes a voter of a learner that has caught up, in the order of `mirror_voters`. A leader
-that cannot have the record changed can confirm nothing without the others.
+that cannot have the record changed can confirm nothing without the others, unless the settings have it go on
+in a partition (`divergent_mirrors`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from functools import partial
 from typing import Final
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
-from fluxmq.ipc.messages import Body, Failure, MessageBody
+from fluxmq.ipc.messages import ERROR_UNREACHABLE, Body, Failure, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    ALONE,
     LOST,
     MIRROR_CHANGE,
     MIRROR_LEAD,
@@ -30,6 +32,7 @@ from fluxmq.ipc.mirrored_groups import (
 )
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.divergent_mirrors import DivergentMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
 from fluxmq.replication.replica import Replica, contact_seconds, name_of
@@ -77,6 +80,7 @@ class MirrorLeaders:
         silence: float,
         replicas: Mapping[str, Replica],
         forced: ForcedMirrors,
+        divergent: DivergentMirrors,
         known: Callable[[Mapping[str, tuple[str, ...]]], None],
         stirred: Callable[[str], None],
         now: Callable[[], float],
@@ -85,6 +89,7 @@ class MirrorLeaders:
         self._silence = silence
         self._replicas = replicas
         self.forced = forced
+        self.divergent = divergent
         self._known = known
         self._stirred = stirred
         self._now = now
@@ -108,6 +113,7 @@ class MirrorLeaders:
 
     def _told(self, body: Body, answered: Answered) -> None:
         before, self.groups = self.groups, Mirrors.from_body(body).groups
+        self.divergent.answered(self.groups)
         if before.keys() != self.groups.keys():
             self._known({group: each.first for group, each in self.groups.items()})
         for group, each in self.groups.items():
@@ -126,8 +132,12 @@ class MirrorLeaders:
 
         def answered(answer: Body | Failure) -> None:
             self._asking.discard(key)
-            if kind == MIRROR_LEAD or isinstance(answer, Failure):
+            if key[1] == self._node or isinstance(answer, Failure):
                 self._again[key] = self._now() + ASK_SECONDS
+            if not isinstance(answer, Failure):
+                self.divergent.answered((key[0],))
+            elif answer.code == ERROR_UNREACHABLE:
+                self.divergent.unanswered(key[0])
             done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
 
         if not self.request(kind, body.to_body(), answered):
@@ -147,8 +157,13 @@ class MirrorLeaders:
             return
         status = driver.node.status()
         unfit = bool(replica.hosted.group.failed) or replica.acquaintances.abstains
+        diverged = replica.acquaintances.record.diverged
         if status.role is Role.LEADER and not unfit:
-            return
+            if diverged is None:
+                return
+            if record.epoch == status.term:
+                self._stay_alone(replica, status.term)
+                return
         if not unfit and status.last_index and self.forced.is_due(replica, record, status):
             self.forced.force(replica, record)
             return
@@ -158,12 +173,29 @@ class MirrorLeaders:
         def appointed(epoch: int) -> None:
             if self._replicas.get(group) is not replica or replica.acquaintances.abstains:
                 return
+            if epoch and diverged is not None:
+                self.divergent.end(replica)
             if epoch > driver.node.term:
                 _log.info("appointed to lead", extra={"group": group, "term": epoch})
                 driver.appoint(epoch)
 
-        wanted = MirrorLead(group, status.term, unfit or not status.last_index)
+        wanted = MirrorLead(
+            *(group, status.term, unfit or not status.last_index, diverged is not None),
+            0 if diverged is None else diverged.forced,
+        )
         self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
+
+    def _stay_alone(self, replica: Replica, term: int) -> None:
+        """Have all others leave the record: a divergent leader that it still names goes on."""
+        group = replica.plan.name
+
+        def left(epoch: int) -> None:
+            named = self.groups[group].leader == self._node
+            if epoch and named and self._replicas.get(group) is replica:
+                self.divergent.end(replica)
+
+        body = MirrorChange(group, term, self._node, ALONE)
+        self._ask((group, self._node), MIRROR_CHANGE, body, left)
 
     # Members
 
@@ -180,6 +212,20 @@ class MirrorLeaders:
         record = self.groups.get(group)
         if record is None or record.leader != self._node or replica.acquaintances.abstains:
             return None  # a member that doubts this copy is right, and not lost
+        if replica.acquaintances.record.diverged is not None:
+            return self.divergent.without_others(status)
+        lost = {
+            number
+            for number in membership.voters
+            if number != status.id and self._is_lost(replica, record, number)
+        }
+        if (
+            lost
+            and record.epoch == status.term
+            and self.divergent.may_begin(group)
+            and self.divergent.begin(replica, record, status)
+        ):
+            return self.divergent.without_others(status)
         names = {
             number: name_of(replica, number)
             for number in (*membership.voters, *membership.learners)
@@ -193,11 +239,7 @@ class MirrorLeaders:
                 membership,
                 committed,
                 commits=replica.hosted.driver.leading,
-                lost={
-                    number
-                    for number in membership.voters
-                    if number != status.id and self._is_lost(replica, record, number)
-                },
+                lost=lost,
                 gone={number for number, name in names.items() if name not in record.members},
                 caught_up=caught_up,
                 synchronised={

@@ -26,6 +26,7 @@ from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
+from fluxmq.replication.divergent_mirrors import DivergentMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.heartbeat_links import HeartbeatLinks
@@ -215,6 +216,9 @@ class ReplicatedGroups:
         self.members.mirrors = MirrorLeaders(
             *(shards.node, self._settings.cluster.net_ticktime, replicas),
             ForcedMirrors(hosting, files, paths),
+            DivergentMirrors(
+                *(self._settings.cluster.cluster_partition_handling, shards.node, now)
+            ),
             *(self._on_mirrors, self.heartbeats.stirred, now),
         )
 
@@ -495,6 +499,8 @@ class ReplicatedGroups:
         yield from guard_samples(self._endpoint.security.guard)
         yield "fluxmq_raft_snapshots_installed_total", {}, self.snapshots.installed
         yield "fluxmq_raft_scrubbed_bytes_total", {}, self.scrub.bytes
+        assert self.members.mirrors is not None, "they were made"
+        yield from self.members.mirrors.divergent.samples(replicas)
         yield from self.clocks.samples()
         yield from link_samples(self._settings.cluster.transport.peers, self.shards.abroad.values())
 

@@ -21,12 +21,24 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from fluxmq.control.etcd.client import CompactedError, EtcdClient, EtcdError
+from fluxmq.control.etcd.client import (
+    CompactedError,
+    EtcdClient,
+    EtcdError,
+    UnreachableError,
+)
 from fluxmq.control.etcd.messages import Changed, Created, Get, KeyValue, Put, end_of
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
-from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
+from fluxmq.ipc.messages import (
+    ERROR_FAILED,
+    ERROR_UNREACHABLE,
+    Body,
+    ControlMessage,
+    MessageBody,
+)
 from fluxmq.ipc.mirrored_groups import (
+    ALONE,
     LOST,
     MIRROR_LEAD,
     MIRRORED_GROUPS_MAX,
@@ -269,7 +281,9 @@ class MirrorKeys:
             return (await self._mirror(MirrorChange.from_body(message.body))).to_body()
         except (EtcdError, ValueError) as problem:
             self._failed("a mirrored group", problem)
-            raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
+            away = isinstance(problem, UnreachableError)
+            code = ERROR_UNREACHABLE if away else ERROR_FAILED
+            raise RequestError(code, f"etcd: {problem}") from problem
 
     async def _lead(self, asked: MirrorLead) -> MirrorEpoch:
         """Give this node an epoch to lead a group in, if it is the one that leads."""
@@ -281,6 +295,10 @@ class MirrorKeys:
                 # Its copy was lost: a mirror that has everything leads instead.
                 return mirror_records.promoted(record, self.lives - {self._node}, False)
             after = mirror_records.returned(record, self._node, moment)
+            if asked.alone:
+                if record.forced != asked.forced:
+                    return None
+                after = mirror_records.alone(after)
             return replace(after, epoch=max(after.epoch, asked.term) + 1)
 
         record = await self.change(asked.group, decide)
@@ -293,6 +311,8 @@ class MirrorKeys:
         def decide(record: MirrorRecord, moment: int) -> MirrorRecord | None:
             if (record.leader, record.epoch) != (self._node, asked.epoch):
                 return None
+            if asked.state == ALONE:
+                return mirror_records.alone(record)
             if asked.state == LOST:
                 return mirror_records.removed(record, asked.node)
             if record.member(asked.node) is None:
@@ -303,7 +323,7 @@ class MirrorKeys:
             return after
 
         # What the leader does without must not enter the record by an earlier request that is late.
-        record = await self.change(asked.group, decide, fence=asked.state == LOST)
+        record = await self.change(asked.group, decide, fence=asked.state in (ALONE, LOST))
         return MirrorEpoch(0 if record is None else record.epoch)
 
     # Leaders that have ended
