@@ -201,6 +201,51 @@ def test_with_autoheal_both_sides_confirm_and_the_side_without_etcd_loses_its_pa
         check_equal(cluster)
 
 
+def test_with_ignore_the_part_is_kept_until_its_node_is_started_again() -> None:
+    """S3-07, S3-09: a crash and a restart do not make it forget which part that is."""
+    with divisible("ignore") as (network, cluster):
+        first, second, _ = cluster.members
+        before, alone, others = divided(network, cluster)
+        assert len(alone) == LONE
+        network.heal()
+        until(lambda: bool(lost_by(first)), "the copy is closed")
+        assert lost_by(first) == [("closed", LONE)]
+        after = Publisher(first, "after-", OTHERS)
+        after.join(PATIENCE_S)
+        assert len(after.confirmed) == OTHERS
+        assert metric(first, "fluxmq_mirror_divergent_groups") == 1
+        assert metric(first, "fluxmq_mirror_divergent_messages_total") == 0
+        first.kill()
+        first.launch()
+        until(lambda: len(lost_by(first)) == 2, "the copy is discarded")
+        assert lost_by(first)[1] == ("discarded", LONE)
+        until(lambda: is_whole(second), "all mirrors are synchronised")
+        assert taken(first) == [*before, *others, *after.confirmed]
+        check_equal(cluster)
+
+
+def test_a_leader_that_nobody_has_replaced_loses_nothing() -> None:
+    """S3-09: the other nodes were away, and come back as mirrors."""
+    with divisible("autoheal") as (_network, cluster):
+        first, second, third = cluster.members
+        before = Publisher(first, "before-", BEFORE)
+        before.join(PATIENCE_S)
+        until(lambda: is_whole(first), "all mirrors are synchronised")
+        second.kill()
+        third.kill()
+        alone = Publisher(first, "alone-", LONE)
+        alone.join(MINORITY_S)
+        assert len(alone.confirmed) == LONE
+        second.launch()
+        third.launch()
+        until(lambda: metric(first, "fluxmq_mirror_divergent_groups") == 0, "it reaches etcd")
+        until(lambda: is_whole(first), "all mirrors are synchronised")
+        assert is_led(first)
+        assert lost_by(first) == []
+        assert taken(second) == [*before.confirmed, *alone.confirmed]
+        check_equal(cluster)
+
+
 def test_with_pause_minority_the_side_without_etcd_confirms_nothing() -> None:
     """S3-08: so nothing that was confirmed is lost."""
     with divisible("pause_minority") as (network, cluster):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
@@ -54,6 +55,7 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology import mirror_records
 from fluxmq.routing.topology.mirror_records import MirrorRecord
+from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/mirrors/"
@@ -64,6 +66,9 @@ LOOK_SECONDS: Final = 1.0
 """Interval at which the coordinator looks for leaders whose nodes have ended."""
 SHARD_SECONDS: Final = 2.0
 """Time for a shard to confirm what it was told."""
+RETURN_SECONDS: Final = 8.0
+"""Time that a leader gets, if leaders go on alone in a partition, to reach an etcd that was away for all and to
+say that it did without the others, before another takes its place."""
 ATTEMPTS_MAX: Final = 5
 """Attempts of a change while others change the same record."""
 
@@ -85,7 +90,8 @@ class MirrorKeys:
     """Follows the records and decides about them, for one node.
 
     ``coordinates`` returns whether this node sees to the leaders of others; ``shards`` returns the
-    connected shards; ``changed`` is called with the nodes that the groups begin on.
+    connected shards; ``changed`` is called with the nodes that the groups begin on. ``patience``: time for
+    which this node coordinates before it replaces a leader.
     """
 
     def __init__(
@@ -95,12 +101,14 @@ class MirrorKeys:
         coordinates: Callable[[], bool],
         shards: Callable[[], list[Peer]],
         changed: Callable[[Mapping[str, tuple[str, ...]]], None],
+        patience: float = 0.0,
     ) -> None:
         self._client = client
         self._node = node
         self._coordinates = coordinates
         self._shards = shards
         self._changed = changed
+        self._patience = patience
         self._kept: dict[str, KeptRecord] = {}
         self.lives: frozenset[str] = frozenset()
         """Nodes that have said within ten seconds that they run."""
@@ -331,14 +339,18 @@ class MirrorKeys:
     async def _look(self) -> None:
         """See to groups whose leaders have ended, while this node coordinates; outermost frame of its
         task."""
+        patient_until = 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not self._coordinates() or not self.known:
                 self._seen.clear()
+                patient_until = time.monotonic() + self._patience
                 continue
             for group, kept in list(self._kept.items()):
                 if kept.record.leader in self.lives:
                     self._seen[group] = self.lives
+                    continue
+                if time.monotonic() < patient_until:
                     continue
                 try:
                     await self._promote(group)
@@ -402,6 +414,11 @@ class MirrorKeys:
     def _failed(self, what: str, problem: Exception) -> None:
         self.failures += 1
         self._said.event(logging.WARNING, "mirrors", "etcd: %s: %s", what, problem)
+
+
+def patience_of(cluster: ClusterSettings) -> float:
+    """Return the ``patience`` of `MirrorKeys` by the settings."""
+    return 0.0 if cluster.cluster_partition_handling == "pause_minority" else RETURN_SECONDS
 
 
 def _told(record: MirrorRecord) -> GroupMirrors:
