@@ -339,7 +339,7 @@ class MirrorKeys:
     async def _look(self) -> None:
         """See to groups whose leaders have ended, while this node coordinates; outermost frame of its
         task."""
-        patient_until = 0.0
+        patient_until = time.monotonic() + self._patience
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not self._coordinates() or not self.known:
