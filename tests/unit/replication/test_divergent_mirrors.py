@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.engine.group import ReplicationGroup
@@ -30,6 +31,7 @@ from fluxmq.replication.divergent_mirrors import (
     SILENT_SECONDS,
     DivergentMirrors,
 )
+from fluxmq.replication.incarnation import GREETING
 from fluxmq.replication.member_record import (
     Divergence,
     MemberRecord,
@@ -264,8 +266,12 @@ def test_failures_that_are_far_apart_are_not_one() -> None:
 
 def test_a_divergent_leader_believes_nobody(leader: DividedLeader) -> None:
     """Two leaders never write one log."""
+    greeting = {**dict.fromkeys(("incarnation", "life", "mark", "persisted"), 1), "known": {}}
+    met = leader.replica.acquaintances
+    leader.member.within(lambda: met.take(LEADER, bytes((GREETING,)) + msgpack.packb(greeting)))
+    assert met.believed(LEADER)
     leader.diverge()
-    assert not leader.replica.acquaintances.believed(LEADER)
+    assert not met.believed(LEADER)
     status = leader.hosted.driver.node.status()
     assert status.membership.voters == (OWN,)
     assert len(status.membership.learners) == len(NODES) - 1
@@ -303,6 +309,24 @@ def test_a_copy_is_not_discarded_before(leader: DividedLeader, named: tuple[str,
     leader.wait(3 * STEP_SECONDS)
     assert leader.hosted.group.appended() == 3
     assert leader.record.diverged is not None
+
+
+def test_an_agreed_epoch_of_its_own_discards_nothing(leader: DividedLeader) -> None:
+    """Its request to lead was carried out, and the answer was lost."""
+    leader.diverge()
+    leader.publish(3)
+    leader.know("node1", TERM + 1)
+    leader.answer = None
+    leader.wait(3.0)
+    assert leader.hosted.group.appended() == 3
+    kind, body = leader.last
+    assert kind == MIRROR_LEAD
+    assert MirrorLead.from_body(body).alone
+    leader.member.within(lambda: leader.waiting[-1](MirrorEpoch(TERM + 2).to_body()))
+    leader.wait(1.0)
+    assert leader.record.diverged is None
+    assert leader.hosted.driver.node.term == TERM + 2
+    assert leader.hosted.group.appended() == 3
 
 
 def test_the_record_is_asked_to_do_without_all_others(leader: DividedLeader) -> None:
