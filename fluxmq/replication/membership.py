@@ -146,7 +146,9 @@ class GroupMembers:
         def acknowledged(number: int) -> int:
             status = _status(replica())
             peer = status.progress.get(number)
-            return 0 if peer is None else min(peer.match, status.commit)
+            diverged = replica().acquaintances.record.diverged
+            commit = status.commit if diverged is None else diverged.commit
+            return 0 if peer is None else min(peer.match, commit)
 
         asked: set[int] = set()
 

@@ -190,7 +190,8 @@ class MirrorLeaders:
         group = replica.plan.name
 
         def left(epoch: int) -> None:
-            named = self.groups[group].leader == self._node
+            known = self.groups.get(group)
+            named = known is not None and known.leader == self._node
             if epoch and named and self._replicas.get(group) is replica:
                 self.divergent.end(replica)
 

@@ -74,9 +74,7 @@ async def stored(client: EtcdClient) -> tuple[MirrorRecord, int]:
 
 async def asked(part: MirrorKeys, kind: str, body: MirrorChange | MirrorLead) -> int:
     """The epoch that a shard's request is answered with."""
-    return MirrorEpoch.from_body(
-        await part.answer(ControlMessage(kind, 1, body.to_body()))
-    ).epoch
+    return MirrorEpoch.from_body(await part.answer(ControlMessage(kind, 1, body.to_body()))).epoch
 
 
 def synchronised(record: MirrorRecord) -> list[str]:

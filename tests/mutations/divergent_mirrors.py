@@ -66,6 +66,14 @@ MUTATIONS = [
         ALONE + "test_a_divergent_leader_believes_nobody",
     ),
     Mutation(
+        "divergent_entries_remembered_of_others",
+        "No member is said to hold what a divergent copy has committed alone.",
+        "GroupMembers.acquaintances",
+        "status.commit if diverged is None else diverged.commit",
+        "status.commit",
+        ALONE + "test_a_divergent_leader_believes_nobody",
+    ),
+    Mutation(
         "divergent_discarded_though_it_leads",
         "A divergent copy is discarded only if the record names another leader.",
         "DivergentMirrors.is_over",

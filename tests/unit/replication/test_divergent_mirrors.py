@@ -24,7 +24,7 @@ from fluxmq.ipc.mirrored_groups import (
     MirrorLead,
 )
 from fluxmq.queues.config import QueueConfig
-from fluxmq.raft.types import Role
+from fluxmq.raft.types import Message, MessageKind, Role
 from fluxmq.replication.divergent_mirrors import (
     IGNORE,
     PAUSE_MINORITY,
@@ -148,7 +148,8 @@ class DividedLeader:
 
     def diverge(self) -> None:
         """Go on alone, with a queue."""
-        self.lead()
+        if self.hosted.driver.node.status().role is not Role.LEADER:
+            self.lead()
         for _ in range(LOOKS_MAX):
             self.look()
             if self.hosted.driver.leading:
@@ -187,7 +188,9 @@ def discarded(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_a_leader_goes_on_once_etcd_was_silent_for_as_long_as_a_lease(leader: DividedLeader) -> None:
+def test_a_leader_goes_on_once_etcd_was_silent_for_as_long_as_a_lease(
+    leader: DividedLeader,
+) -> None:
     leader.lead()
     committed = leader.hosted.driver.node.status().commit
     leader.wait(APART_SECONDS + SILENT_SECONDS - 2 * STEP_SECONDS)
@@ -265,16 +268,25 @@ def test_failures_that_are_far_apart_are_not_one() -> None:
 
 
 def test_a_divergent_leader_believes_nobody(leader: DividedLeader) -> None:
-    """Two leaders never write one log."""
+    """Two leaders never write one log. Nor does it remember that others hold what it committed alone: another
+    leader may have had them drop that."""
     greeting = {**dict.fromkeys(("incarnation", "life", "mark", "persisted"), 1), "known": {}}
     met = leader.replica.acquaintances
     leader.member.within(lambda: met.take(LEADER, bytes((GREETING,)) + msgpack.packb(greeting)))
     assert met.believed(LEADER)
+    leader.lead()
+    driver = leader.hosted.driver
+    held = Message(MessageKind.APPEND_ANSWER, LEADER, OWN, TERM, driver.node.status().last_index)
+    leader.member.within(lambda: driver.step([held]))
+    assert driver.node.status().progress[LEADER].match == held.index
     leader.diverge()
+    assert driver.node.status().commit >= held.index
     assert not met.believed(LEADER)
     status = leader.hosted.driver.node.status()
     assert status.membership.voters == (OWN,)
     assert len(status.membership.learners) == len(NODES) - 1
+    met.gone(LEADER)
+    assert leader.record.known[LEADER].held == 0
 
 
 def test_a_copy_is_discarded_once_the_record_names_another_leader(
