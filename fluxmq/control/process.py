@@ -412,7 +412,7 @@ class ControlProcess:
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.metadata_keys import FLAT_MAX, NESTED_MAX
-        from fluxmq.control.etcd.mirrors import MirrorKeys, patience_of
+        from fluxmq.control.etcd.mirrors import MirrorKeys, coordinator
         from fluxmq.control.etcd.retained import RetainedKeys
 
         clients: list[EtcdClient] = []
@@ -434,8 +434,8 @@ class ControlProcess:
             self._follow_nodes(client(), self._shared)
             assert self._topology is not None, "the metadata is open"
             keys = MirrorKeys(
-                *(client(), cluster.node_id, lambda: election.leads),
-                *(self._shards, self._view.mirrored, patience_of(cluster)),
+                *(client(), cluster.node_id, coordinator(cluster, lambda: election.leads)),
+                *(self._shards, self._view.mirrored),
             )
             self._answers |= self._view.mirroring.start(
                 *(keys, self._shared, self._topology, lambda: self._settings),

@@ -446,11 +446,6 @@ class ReplicationGroup(GroupRequests):
         """Return a hash of everything applied so far."""
         return self.machine.state_hash()
 
-    def appended(self, later: Iterable[bytes] = ()) -> int:
-        """Return how many messages the queues were ever given, with those of later entries."""
-        applied = sum([queue.next_offset for queue in self.machine.queues.values()])
-        return applied + sum([commands.appended(each) for each in later])
-
     def recovered(self) -> None:
         """Have stores that are incomplete for lack of disk space completed by their next write."""
         for queue_id in self.logs:

@@ -16,7 +16,7 @@ node is started again; the copy is closed until then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from fluxmq.ipc.mirrored_groups import GroupMirrors
 from fluxmq.logs import get_logger
@@ -49,6 +49,8 @@ class DivergentMirrors:
         self._begun: set[str] = set()
         """Groups that diverged in this life of the shard."""
         self._kept: set[str] = set()
+        self.appended: Callable[[Any, Iterable[bytes]], int] = lambda _group, _entries: 0
+        """Returns how many messages a group's queues were ever given, with those of entries."""
         self.messages = 0
         """Messages that were discarded."""
 
@@ -84,7 +86,8 @@ class DivergentMirrors:
         """Mark a copy as divergent, durably; return whether it is. Nothing is committed without the
         others before."""
         hosted, group = replica.hosted, replica.plan.name
-        mark = Divergence(status.term, status.commit, hosted.group.appended(), record.forced)
+        messages = self.appended(hosted.group, ())
+        mark = Divergence(status.term, status.commit, messages, record.forced)
         try:
             replica.acquaintances.diverge(mark)
         except StorageError as problem:
@@ -156,7 +159,7 @@ class DivergentMirrors:
         hosted, status = replica.hosted, replica.hosted.driver.node.status()
         end = status.commit if replica.plan.name in self._begun else status.last_index
         rest = _commands(replica, hosted.group.applied_index + 1, end + 1)
-        messages = hosted.group.appended(rest) - mark.messages
+        messages = self.appended(hosted.group, rest) - mark.messages
         return max(0, end - mark.commit), max(0, messages)
 
 

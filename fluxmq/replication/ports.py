@@ -7,7 +7,7 @@ the group on behalf of its other members; a group of one has none (`UNOBSERVED`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from fluxmq.raft.types import Message
@@ -125,10 +125,6 @@ class StateMachine(Protocol):
 
     def digest(self) -> int:
         """Return a hash of everything applied so far, which is equal on all members."""
-
-    def appended(self, later: Iterable[bytes] = ()) -> int:
-        """Return how many messages the queues that are there were ever given, with those of entries that
-        are not applied."""
 
     # Entries
 

@@ -134,7 +134,7 @@ def is_whole(member: Member) -> bool:
 
 def taken(member: Member) -> list[str]:
     """Take all messages of the queue."""
-    found = []
+    found: list[str] = []
     with channel(member) as used:
         for method, _properties, body in used.consume(KEPT, inactivity_timeout=5.0):
             if method is None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fluxmq.control.etcd import mirrors
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Changed, Get, Put
-from fluxmq.control.etcd.mirrors import PREFIX, MirrorKeys, patience_of
+from fluxmq.control.etcd.mirrors import PREFIX, Coordinator, MirrorKeys, coordinator
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError
 from fluxmq.ipc.conversation import Answered
@@ -38,7 +38,7 @@ GROUP = "mirrors-0123456789abcdef"
 KEY = PREFIX + GROUP.encode()
 EPOCH = 4
 BEGUN = replace(begun(("node1", "node2", "node3"), 1, "when-synced", "when-synced"), epoch=EPOCH)
-PATIENCE = 2.5
+SECONDS = 2.5
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @asynccontextmanager
 async def keys(
-    server: Server, folder: Path, coordinates: bool = False, patience: float = 0.0
+    server: Server, folder: Path, coordinates: bool = False, seconds: float = 0.0
 ) -> AsyncIterator[MirrorKeys]:
     """The part of node1."""
 
@@ -58,9 +58,8 @@ async def keys(
 
     def make(shards: Callable[[], list[Peer]]) -> MirrorKeys:
         client = EtcdClient.of(server.cluster)
-        return MirrorKeys(
-            client, "node1", lambda: coordinates, shards, lambda _first: None, patience
-        )
+        coordinated = Coordinator(lambda: coordinates, seconds)
+        return MirrorKeys(client, "node1", coordinated, shards, lambda _first: None)
 
     async with alone(folder / "control", make, {MIRRORS: told}) as part:
         yield part
@@ -152,9 +151,9 @@ def test_a_shard_hears_that_etcd_cannot_be_reached(server: Server, tmp_path: Pat
     run(server, scenario)
 
 
-@pytest.mark.parametrize("patience", [0.0, PATIENCE])
+@pytest.mark.parametrize("seconds", [0.0, SECONDS])
 def test_a_leader_gets_time_to_return_before_another_takes_its_place(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """S3-09: only where leaders go on alone."""
     monkeypatch.setattr(mirrors, "LOOK_SECONDS", 0.1)
@@ -163,11 +162,11 @@ def test_a_leader_gets_time_to_return_before_another_takes_its_place(
         led = replace(BEGUN, leader="node2")
         await client.transact((), (Put(KEY, led.encode()), Put(NODES + b"node1", b"{}")))
         began = time.monotonic()
-        async with keys(server, tmp_path, coordinates=True, patience=patience) as part:
+        async with keys(server, tmp_path, coordinates=True, seconds=seconds) as part:
             await is_true(lambda: part.known and part.records[GROUP].leader == "node1")
-            assert time.monotonic() - began >= patience
+            assert time.monotonic() - began >= seconds
 
     run(server, scenario)
     for handling, expected in (("pause_minority", 0.0), ("autoheal", mirrors.RETURN_SECONDS)):
         cluster = ClusterSettings.model_validate({"cluster_partition_handling": handling})
-        assert patience_of(cluster) == expected
+        assert coordinator(cluster, lambda: True).seconds == expected

@@ -181,7 +181,7 @@ MUTATIONS = [
         "lone_leader_replaced_at_once",
         "A leader gets time to return, where leaders go on alone.",
         "MirrorKeys._look",
-        "time.monotonic() < patient_until",
+        "time.monotonic() < replaces_from",
         "False",
         OF_ETCD + "test_a_leader_gets_time_to_return_before_another_takes_its_place",
     ),

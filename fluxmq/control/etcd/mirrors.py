@@ -86,29 +86,34 @@ class KeptRecord(NamedTuple):
     revision: int
 
 
+class Coordinator(NamedTuple):
+    """``coordinates`` returns whether this node sees to the leaders of others, which it does for so many
+    ``seconds`` before it replaces one."""
+
+    coordinates: Callable[[], bool]
+    seconds: float = 0.0
+
+
 class MirrorKeys:
     """Follows the records and decides about them, for one node.
 
-    ``coordinates`` returns whether this node sees to the leaders of others; ``shards`` returns the
-    connected shards; ``changed`` is called with the nodes that the groups begin on. ``patience``: time for
-    which this node coordinates before it replaces a leader.
+    ``coordinator``: whether this node sees to the leaders of others; ``shards`` returns the
+    connected shards; ``changed`` is called with the nodes that the groups begin on.
     """
 
     def __init__(
         self,
         client: EtcdClient,
         node: str,
-        coordinates: Callable[[], bool],
+        coordinator: Coordinator,
         shards: Callable[[], list[Peer]],
         changed: Callable[[Mapping[str, tuple[str, ...]]], None],
-        patience: float = 0.0,
     ) -> None:
         self._client = client
         self._node = node
-        self._coordinates = coordinates
+        self._coordinator = coordinator
         self._shards = shards
         self._changed = changed
-        self._patience = patience
         self._kept: dict[str, KeptRecord] = {}
         self.lives: frozenset[str] = frozenset()
         """Nodes that have said within ten seconds that they run."""
@@ -339,18 +344,18 @@ class MirrorKeys:
     async def _look(self) -> None:
         """See to groups whose leaders have ended, while this node coordinates; outermost frame of its
         task."""
-        patient_until = time.monotonic() + self._patience
+        replaces_from = time.monotonic() + self._coordinator.seconds
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._coordinates() or not self.known:
+            if not self._coordinator.coordinates() or not self.known:
                 self._seen.clear()
-                patient_until = time.monotonic() + self._patience
+                replaces_from = time.monotonic() + self._coordinator.seconds
                 continue
             for group, kept in list(self._kept.items()):
                 if kept.record.leader in self.lives:
                     self._seen[group] = self.lives
                     continue
-                if time.monotonic() < patient_until:
+                if time.monotonic() < replaces_from:
                     continue
                 try:
                     await self._promote(group)
@@ -416,9 +421,10 @@ class MirrorKeys:
         self._said.event(logging.WARNING, "mirrors", "etcd: %s: %s", what, problem)
 
 
-def patience_of(cluster: ClusterSettings) -> float:
-    """Return the ``patience`` of `MirrorKeys` by the settings."""
-    return 0.0 if cluster.cluster_partition_handling == "pause_minority" else RETURN_SECONDS
+def coordinator(cluster: ClusterSettings, coordinates: Callable[[], bool]) -> Coordinator:
+    """Return this node as a coordinator by the settings."""
+    waits = cluster.cluster_partition_handling != "pause_minority"
+    return Coordinator(coordinates, RETURN_SECONDS if waits else 0.0)
 
 
 def _told(record: MirrorRecord) -> GroupMirrors:
