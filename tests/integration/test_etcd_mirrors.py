@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fluxmq.control.etcd import mirrors
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Changed, Get, Put
-from fluxmq.control.etcd.mirrors import PREFIX, Coordinator, MirrorKeys, coordinator
+from fluxmq.control.etcd.mirrors import PREFIX, MirrorCoordinator, MirrorKeys, coordinator
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError
 from fluxmq.ipc.conversation import Answered
@@ -58,7 +58,7 @@ async def keys(
 
     def make(shards: Callable[[], list[Peer]]) -> MirrorKeys:
         client = EtcdClient.of(server.cluster)
-        coordinated = Coordinator(lambda: coordinates, seconds)
+        coordinated = MirrorCoordinator(lambda: coordinates, seconds)
         return MirrorKeys(client, "node1", coordinated, shards, lambda _first: None)
 
     async with alone(folder / "control", make, {MIRRORS: told}) as part:

@@ -86,7 +86,7 @@ class KeptRecord(NamedTuple):
     revision: int
 
 
-class Coordinator(NamedTuple):
+class MirrorCoordinator(NamedTuple):
     """``coordinates`` returns whether this node sees to the leaders of others, which it does for so many
     ``seconds`` before it replaces one."""
 
@@ -105,7 +105,7 @@ class MirrorKeys:
         self,
         client: EtcdClient,
         node: str,
-        coordinator: Coordinator,
+        coordinator: MirrorCoordinator,
         shards: Callable[[], list[Peer]],
         changed: Callable[[Mapping[str, tuple[str, ...]]], None],
     ) -> None:
@@ -421,10 +421,10 @@ class MirrorKeys:
         self._said.event(logging.WARNING, "mirrors", "etcd: %s: %s", what, problem)
 
 
-def coordinator(cluster: ClusterSettings, coordinates: Callable[[], bool]) -> Coordinator:
+def coordinator(cluster: ClusterSettings, coordinates: Callable[[], bool]) -> MirrorCoordinator:
     """Return this node as a coordinator by the settings."""
     waits = cluster.cluster_partition_handling != "pause_minority"
-    return Coordinator(coordinates, RETURN_SECONDS if waits else 0.0)
+    return MirrorCoordinator(coordinates, RETURN_SECONDS if waits else 0.0)
 
 
 def _told(record: MirrorRecord) -> GroupMirrors:
