@@ -107,9 +107,12 @@ class DivergentMirrors:
         number = next(others, None)
         return None if number is None else MembershipChange(ChangeVerb.ADD_LEARNER, number)
 
-    def end(self, replica: Replica) -> None:
-        """Go on as any other leader: the record names no mirror as synchronised any more."""
+    def end(self, replica: Replica, mark: Divergence | None) -> None:
+        """Go on as any other leader: the record names no mirror as synchronised since it was asked, by a copy
+        with this mark."""
         group = replica.plan.name
+        if mark is None or replica.acquaintances.record.diverged != mark:
+            return
         try:
             replica.acquaintances.diverge(None)
         except StorageError as problem:

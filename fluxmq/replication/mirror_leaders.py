@@ -173,8 +173,8 @@ class MirrorLeaders:
         def appointed(epoch: int) -> None:
             if self._replicas.get(group) is not replica or replica.acquaintances.abstains:
                 return
-            if epoch and diverged is not None:
-                self.divergent.end(replica)
+            if epoch:
+                self.divergent.end(replica, diverged)
             if epoch > driver.node.term:
                 _log.info("appointed to lead", extra={"group": group, "term": epoch})
                 driver.appoint(epoch)
@@ -187,13 +187,13 @@ class MirrorLeaders:
 
     def _stay_alone(self, replica: Replica, term: int) -> None:
         """Have all others leave the record: a divergent leader that it still names goes on."""
-        group = replica.plan.name
+        group, mark = replica.plan.name, replica.acquaintances.record.diverged
 
         def left(epoch: int) -> None:
             known = self.groups.get(group)
             named = known is not None and known.leader == self._node
             if epoch and named and self._replicas.get(group) is replica:
-                self.divergent.end(replica)
+                self.divergent.end(replica, mark)
 
         body = MirrorChange(group, term, self._node, ALONE)
         self._ask((group, self._node), MIRROR_CHANGE, body, left)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fluxmq.raft.commits import EVERY_VOTER
-from fluxmq.raft.types import Membership, ProposalAccepted, RaftStatus, Role
+from fluxmq.raft.types import Membership, Message, ProposalAccepted, RaftStatus, Role
 from fluxmq.replication.divergent_mirrors import DivergentMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
 from tests.unit.raft.cluster import Cluster, Disk, Member, Violation
@@ -248,16 +248,17 @@ class Histories:
             at = random.randrange(len(network)) if random.random() < 0.3 else 0
             message = network.pop(at)
             lost = message.target in self.down or random.random() < 0.05
-            lost = lost or message.target in self.marks
-            lost = lost or {(message.source, message.target), (message.target, message.source)} & {
-                *self.doubts
-            }
+            lost = lost or message.target in self.marks or self._doubted(message)
             if lost or (message.source, message.target) in self.cluster.cuts:
                 continue
             if random.random() < 0.05:
                 network.append(message)
             self.members[message.target].node.step(message)
             self.check(message.target)
+
+    def _doubted(self, message: Message) -> bool:
+        between = (message.source, message.target)
+        return between in self.doubts or between[::-1] in self.doubts
 
     def work(self, number: int) -> None:
         """Let a member's clock go on, or its disk."""
@@ -355,7 +356,7 @@ class Histories:
         if number in self.down:
             return
         if number in self.marks:
-            if term not in self.agreed:
+            if term not in self.agreed or term <= self.marks[number]:
                 return
             self._end(number)
         known = member.node.term
@@ -380,6 +381,8 @@ class Histories:
         """Have a member that went on alone hear of the record, and ask it."""
         record, status = self.record, self.members[number].node.status()
         term = self.marks[number]
+        if any(each.done is None for each in self.controls[number].requests):
+            return  # control works on one request about a group after the other
         if record.leader != number:
             self._discard(number, status)
         elif record.epoch == term == status.term and status.role is Role.LEADER:
@@ -456,6 +459,7 @@ class Histories:
         self.cluster.heal()
         for number in [*self.marks]:
             while number in self.marks:
+                self.controls[number].die()
                 self.reunite(number)
                 for term, other in self.appointments:
                     if term in self.agreed and other == number in self.marks:
