@@ -413,8 +413,8 @@ class Histories:
         self.cluster.divergent.discard(number)
         self.controls[number].die()
         self.voters[number] = self._fresh(number)
-        others = tuple(each for each in self.cluster.membership.voters if each != number)
-        self.cluster.add(number, Disk(Membership(others or (number,))))
+        others = tuple(each for each in self.members if each != number)
+        self.cluster.add(number, Disk(Membership(others)))
         network = self.cluster.network
         network[:] = [each for each in network if number not in (each.source, each.target)]
         self.doubts |= {(other, number) for other in self.members if other != number}
