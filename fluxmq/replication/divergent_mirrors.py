@@ -48,7 +48,6 @@ class DivergentMirrors:
         """By group: the first and the last of requests that have failed since one was answered."""
         self._begun: set[str] = set()
         """Groups that diverged in this life of the shard."""
-        self._kept: set[str] = set()
         self.appended: Callable[[Any, Iterable[bytes]], int] = lambda _group, _entries: 0
         """Returns how many messages a group's queues were ever given, with those of entries."""
         self.messages = 0
@@ -133,8 +132,7 @@ class DivergentMirrors:
             return False
         if self._handling != IGNORE or group not in self._begun:
             return True
-        if group not in self._kept:
-            self._kept.add(group)
+        if not replica.hosted.driver.halted:
             entries, messages = self._lone(replica, mark)
             replica.hosted.driver.halt()
             _log.warning(
