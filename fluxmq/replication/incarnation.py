@@ -280,9 +280,11 @@ class Acquaintances:
 
     def _may_be_readmitted(self, member: int, met: _Met) -> bool:
         """Return whether a member is no voter, committed or pending, and is not left behind."""
-        if met.forced != self.record.forced or self.record.diverged is not None:
+        if met.forced != self.record.forced:
             return False
         group_view = self._group_view()
+        if self.record.diverged is not None:
+            return False
         return member not in group_view.committed_voters and member not in group_view.voters
 
     # Verdicts
