@@ -28,6 +28,7 @@ from fluxmq.raft.types import (
     ReplicationMode,
     Role,
 )
+from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.incarnation import GREETING
 from fluxmq.replication.mirror_leaders import APART_SECONDS
 from tests.unit.replication.member import GROUP, LEADER, OWN, LoneMember
@@ -139,3 +140,14 @@ def test_a_voter_that_the_record_does_not_name_leaves_it_at_once(named: NamedLea
     assert len(named.control.asked) == 1
     named.control.answers[0](MirrorEpoch(0).to_body())
     assert named.change() is None, "the record was not changed"
+
+
+@pytest.mark.parametrize(("term", "due"), [(TERM + 2, False), (TERM, False), (TERM - 1, True)])
+def test_a_record_that_is_out_of_date_makes_no_copy_the_truth(
+    named: NamedLeader, term: int, due: bool
+) -> None:
+    """After a partition, a node hears of the next leader, whose learner it is, before it can read the record."""
+    membership = Membership((LEADER,), (OWN,))
+    status = RaftStatus(OWN, Role.FOLLOWER, term, 0, LEADER, 3, 3, 3, 4, membership, {})
+    record = named.mirrors.groups[GROUP]
+    assert ForcedMirrors.is_due(named.member.replica, record, status) is due
