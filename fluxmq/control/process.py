@@ -411,7 +411,7 @@ class ControlProcess:
         from fluxmq.control.etcd.client import EtcdClient, EtcdError
         from fluxmq.control.etcd.election import Election
         from fluxmq.control.etcd.metadata_keys import FLAT_MAX, NESTED_MAX
-        from fluxmq.control.etcd.mirrors import MirrorKeys
+        from fluxmq.control.etcd.mirrors import MirrorKeys, coordinator
         from fluxmq.control.etcd.retained import RetainedKeys
 
         clients: list[EtcdClient] = []
@@ -433,7 +433,7 @@ class ControlProcess:
             self._follow_nodes(client(), self._shared)
             assert self._topology is not None, "the metadata is open"
             keys = MirrorKeys(
-                *(client(), cluster.node_id, lambda: election.leads),
+                *(client(), cluster.node_id, coordinator(cluster, lambda: election.leads)),
                 *(self._shards, self._view.mirrored),
             )
             self._answers |= self._view.mirroring.start(

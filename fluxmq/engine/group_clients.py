@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from fluxmq.cluster.clock_links import SteeredClock
 from fluxmq.cluster.shard_endpoint import ShardEndpoint
+from fluxmq.engine.appended_messages import appended_messages
 from fluxmq.engine.cluster_groups import WaitingRequests
 from fluxmq.engine.counts import NOT_LEADER
 from fluxmq.engine.group import ReplicationGroup
@@ -374,5 +375,7 @@ def share(
         *(nodes.shards, nodes.news, service, now),
     )
     queues.node_groups.numbers = clients.numbers
+    assert nodes.members.mirrors is not None, "they were made"
+    nodes.members.mirrors.copies.divergent.appended = appended_messages
     queues.share(nodes, clients)
     return nodes

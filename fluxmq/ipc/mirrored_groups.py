@@ -25,6 +25,8 @@ MIRROR_ENDED: Final = "mirror_ended"
 RETURNED: Final = "returned"
 SYNCHRONISED: Final = "synchronised"
 LOST: Final = "lost"
+ALONE: Final = "alone"
+"""Of the leader itself: it does without all others."""
 
 MIRRORED_GROUPS_MAX: Final = 4096
 """Groups of a cluster: one for each set of nodes that policies have chosen, and few sets are in use."""
@@ -59,11 +61,14 @@ class Mirrors(MessageBody, frozen=True):
 
 class MirrorLead(MessageBody, frozen=True):
     """Request to lead a group. ``term``: the latest that this node's copy knows; ``empty``: it has
-    nothing."""
+    nothing; ``alone``: it has what the others lack, and no other was the leader meanwhile if ``forced`` is
+    still what the record says."""
 
     group: Name
     term: Natural
     empty: bool
+    alone: bool = False
+    forced: Natural = 0
 
 
 class MirrorEpoch(MessageBody, frozen=True):
@@ -74,7 +79,7 @@ class MirrorEpoch(MessageBody, frozen=True):
 
 class MirrorChange(MessageBody, frozen=True):
     """Request of the leader in ``epoch``: to have it known that a mirror is back, or has everything, or
-    that the leader does without it."""
+    that the leader does without it; or, named itself, without all."""
 
     group: Name
     epoch: Natural

@@ -157,6 +157,16 @@ OF_CLUSTERS: Final = (
         scope=Scope.NODE,
     ),
     Metric(
+        "fluxmq_mirror_divergent_groups",
+        _G,
+        "Groups of mirrored queues whose leader here went on alone in a partition, and has not been discarded.",
+    ),
+    Metric(
+        "fluxmq_mirror_divergent_messages_total",
+        _C,
+        "Messages that a leader confirmed alone in a partition, and that were discarded with its copy.",
+    ),
+    Metric(
         "fluxmq_mirrors_failures_total",
         _C,
         "Requests to etcd about mirrored groups that have failed, and records that make no sense.",

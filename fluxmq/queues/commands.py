@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
+from fluxmq.model.batch_format import parse
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, REASON_BYTES_MAX
@@ -325,6 +326,20 @@ def fence(queue_id: int) -> bytes:
 def unfence(queue_id: int) -> bytes:
     """Abort the move: open the fenced queue again."""
     return _packed(CommandKind.UNFENCE, queue_id, 0, None)
+
+
+def appended(data: bytes) -> int:
+    """Return the number of messages that an entry appends, or repeats. Raises BatchError."""
+    position, end, count = ENTRY.size, len(data), 0
+    while position + COMMAND.size <= end:
+        kind, version, _, length, _, _ = COMMAND.unpack_from(data, position)
+        if length < COMMAND.size:
+            break
+        if kind == _APPEND:
+            identity = 0 if version == COMMAND_VERSION else IDENTITY.size
+            count += parse(data, position + COMMAND.size + identity).count
+        position += length
+    return count
 
 
 def unpack_body(data: bytes, position: int, end: int) -> Any:

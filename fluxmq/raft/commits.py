@@ -51,7 +51,9 @@ class EveryVoter:
     refuses both once it names the leader of another term. So at any time all synchronised members
     are voters of the record's leader and have everything that is committed, by this leader or by
     one before it that does not know yet that it was replaced; the next leader is one of them. No
-    two majorities have to meet for that; ``memberships`` and ``leader`` say what follows.
+    two majorities have to meet for that; ``memberships`` and ``leader`` say what follows. A leader that
+    its host has go on in a partition, without the record's agreement, commits what may be lost: such a
+    copy is marked and takes no part in the group until the record has decided.
     """
 
     def committed(self, voters: Sequence[int], held: Sequence[int]) -> int:

@@ -91,6 +91,8 @@ class Audits:
     def quarantine(self, group: str, why: str) -> None:
         """Quarantine this node's copy, which cannot be trusted, and fetch it again."""
         replica = self._replicas.get(group)
+        if replica is not None and replica.acquaintances.record.diverged is not None:
+            return  # it differs, and is counted before it is replaced
         if replica is not None and not replica.hosted.group.failed:
             replica.give_up(why)
             self._refetch(group)

@@ -53,11 +53,13 @@ class EndedMirrors:
         """Return whether a group is known to have ended."""
         return group in self._told
 
-    def told(self, groups: Iterable[str]) -> None:
-        """Take note of groups that have ended; they are removed by `housekeeping`."""
+    def told(self, groups: Iterable[str]) -> set[str]:
+        """Take note of groups that have ended; they are removed by `housekeeping`. Return those that were
+        not known to have."""
         new = {*groups} - self._told
         self._told |= new
         self._left |= new
+        return new
 
     def needed(self) -> list[str]:
         """Return those that are still open, or about to be, and so need their addresses."""

@@ -38,9 +38,14 @@ class ForcedMirrors:
 
     @staticmethod
     def is_due(replica: Replica, record: GroupMirrors, status: RaftStatus) -> bool:
-        """Return whether a record makes this copy the truth, and it is not yet."""
-        forced = replica.acquaintances.record.forced[0]
-        return record.forced > forced or status.id not in status.membership.voters
+        """Return whether a record makes this copy the truth, and it is not yet.
+
+        A record that is out of date does not: a node that led is a learner of the next leader, and may hear of
+        that before it hears of the record.
+        """
+        if record.forced > replica.acquaintances.record.forced[0]:
+            return True
+        return status.id not in status.membership.voters and status.term < record.epoch
 
     def force(self, replica: Replica, record: GroupMirrors) -> None:
         """Take the next step; called again until `is_due` is false."""
@@ -63,6 +68,7 @@ class ForcedMirrors:
             known={},
             floor=(0, 0),
             forced=(count, random_number()),
+            diverged=None,
         )
         membership = encode_membership(Membership((status.id,), others))
         self._hosting.release(name)

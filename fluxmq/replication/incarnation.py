@@ -41,7 +41,13 @@ import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.memberships import MEMBERS_MAX
-from fluxmq.replication.member_record import NEVER_FORCED, Known, MemberRecord, pair
+from fluxmq.replication.member_record import (
+    NEVER_FORCED,
+    Divergence,
+    Known,
+    MemberRecord,
+    pair,
+)
 
 GREETING: Final = 0xFE
 GREETING_BYTES_MAX: Final = 16 << 10
@@ -121,6 +127,7 @@ class Acquaintances:
             and not met.doubt
             and not met.reported_doubt
             and self.superseded == NEVER_FORCED
+            and self.record.diverged is None
         )
 
     def doubt(self, member: int) -> str:
@@ -146,6 +153,13 @@ class Acquaintances:
     def doubted(self) -> list[int]:
         """Members that are not believed."""
         return [number for number, met in self._met.items() if met.doubt]
+
+    def diverge(self, mark: Divergence | None) -> None:
+        """Believe nobody from now on, since this copy goes on without the others; None: believe them
+        again. Durable on return. Raises StorageError."""
+        record = replace(self.record, diverged=mark)
+        self._save(record)
+        self.record = record
 
     # Streams
 
@@ -269,6 +283,8 @@ class Acquaintances:
         if met.forced != self.record.forced:
             return False
         group_view = self._group_view()
+        if self.record.diverged is not None:
+            return False
         return member not in group_view.committed_voters and member not in group_view.voters
 
     # Verdicts

@@ -36,6 +36,18 @@ class Known(NamedTuple):
     since: int = 0
 
 
+class Divergence(NamedTuple):
+    """The point from which on a leader of a mirrored group goes on without the others, although the
+    group's record in etcd may name them as synchronised: the ``epoch`` in which it leads, the ``commit``
+    index, the ``messages`` that its queues had been given, and how often a copy had been declared
+    the truth, by that record."""
+
+    epoch: int
+    commit: int
+    messages: int
+    forced: int
+
+
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
     """This node as a member of a group, as stored in the group's directory.
@@ -55,6 +67,8 @@ class MemberRecord:
     """Term and index of the last entry that it is assumed to hold when it votes."""
     forced: tuple[int, int] = NEVER_FORCED
     """Number of times a copy was declared the truth, and the random number of the last time."""
+    diverged: Divergence | None = None
+    """Set while this copy may have what was confirmed without the others."""
 
 
 def record_path(paths: DataPaths, group: str) -> str:
@@ -76,6 +90,8 @@ def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecor
     }
     if record.forced != NEVER_FORCED:
         content["forced"] = list(record.forced)
+    if record.diverged is not None:
+        content["diverged"] = list(record.diverged)
     content["check"] = _check(content)
     files.make_directory(paths.group(group))
     files.write_whole(record_path(paths, group), orjson.dumps(content, option=orjson.OPT_INDENT_2))
@@ -101,6 +117,7 @@ def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | No
             {int(number): Known(*known) for number, known in content["known"].items()},
             pair(content["floor"]),
             pair(content.get("forced", NEVER_FORCED)),
+            _divergence(content.get("diverged")),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corruption(path, 0, f"no member record: {error}") from None
@@ -111,6 +128,14 @@ def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | No
 
 def _check(content: Mapping[str, object]) -> str:
     return xxhash.xxh3_64_hexdigest(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+
+
+def _divergence(value: Sequence[Any] | None) -> Divergence | None:
+    """Return a divergence as it is stored. Raises ValueError, TypeError."""
+    if value is None:
+        return None
+    epoch, commit, messages, forced = value
+    return Divergence(int(epoch), int(commit), int(messages), int(forced))
 
 
 def pair(value: Sequence[Any]) -> tuple[int, int]:

@@ -146,7 +146,9 @@ class GroupMembers:
         def acknowledged(number: int) -> int:
             status = _status(replica())
             peer = status.progress.get(number)
-            return 0 if peer is None else min(peer.match, status.commit)
+            diverged = replica().acquaintances.record.diverged
+            commit = status.commit if diverged is None else diverged.commit
+            return 0 if peer is None else min(peer.match, commit)
 
         asked: set[int] = set()
 
@@ -213,11 +215,11 @@ class GroupMembers:
             elif replica is not None and self.mirrors is not None and is_mirrored(name):
                 self.mirrors.look(replica)
         if self.mirrors is not None:
-            self.mirrors.forced.housekeeping()
-            self.mirrors.ended.housekeeping()
+            self.mirrors.copies.forced.housekeeping()
+            self.mirrors.copies.ended.housekeeping()
 
     def _look(self, replica: Replica, now: float) -> None:
-        if replica.acquaintances.superseded != NEVER_FORCED:
+        if self._is_left_behind(replica):
             self._retire(replica)
             return
         try:
@@ -257,6 +259,15 @@ class GroupMembers:
             told = self._tell(replica, members)
             replica.settled = not (told or status.membership.learners)
 
+    def _is_left_behind(self, replica: Replica) -> bool:
+        """Return whether a copy is retired. About a divergent one the group's record alone decides."""
+        met = replica.acquaintances
+        if met.record.diverged is None or self.mirrors is None:
+            return met.superseded != NEVER_FORCED
+        return self.mirrors.copies.divergent.is_over(
+            replica, self.mirrors.groups.get(replica.plan.name)
+        )
+
     def _retire(self, replica: Replica) -> None:
         """Set aside a copy that was left behind by a forced one, and leave the group. The copy of a
         mirrored group is discarded: the leader has this node join again."""
@@ -268,6 +279,8 @@ class GroupMembers:
         )
         try:
             raw = self._files.read_file(record_path(self._paths, group))
+            if self.mirrors is not None:
+                self.mirrors.copies.divergent.discarding(replica)
             write_record(self._files, self._paths, group, fresh)
             self._hosting.leave(group)
             if is_mirrored(group):
@@ -322,6 +335,8 @@ class GroupMembers:
     def _tell(self, replica: Replica, members: Collection[int]) -> bool:
         """Tell nodes that they are members, or were removed; return whether there are any."""
         told = False
+        if replica.acquaintances.record.diverged is not None:
+            return True  # another leader may have other members
         group, driver = replica.plan.name, replica.hosted.driver
         membership = committed_membership(replica)
         known = replica.acquaintances.record.known
@@ -400,7 +415,7 @@ class GroupMembers:
     ) -> None:
         """Join a group of which this node is a member, as its leader announces."""
         forwarded = self._links.forward(group, "member", group, voters, learners)
-        ended = self.mirrors is not None and group in self.mirrors.ended
+        ended = self.mirrors is not None and group in self.mirrors.copies.ended
         if forwarded or ended or group in self._hosting.groups:
             return
         own = member_number(self._links.node)

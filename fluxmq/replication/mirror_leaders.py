@@ -4,19 +4,20 @@ say, which the control process tells.
 Nobody votes in such a group, and an entry is committed when all its voters have it on disk. A node leads
 in a term that it has asked for, after the record has come to name it. It does without a voter that is
 out of contact, and makes a voter of a learner that has caught up, in the order of `mirror_voters`. A leader
-that cannot have the record changed can confirm nothing without the others. A mirror has another one lead
-once the process of the leader has ended.
+that cannot have the record changed can confirm nothing without the others, unless the settings have it go on
+in a partition (`divergent_mirrors`). A mirror has another one lead once the process of the leader has ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluxmq.ipc.conversation import Answered, RequestHandler
-from fluxmq.ipc.messages import Body, Failure, MessageBody
+from fluxmq.ipc.messages import ERROR_UNREACHABLE, Body, Failure, MessageBody
 from fluxmq.ipc.mirrored_groups import (
+    ALONE,
     LOST,
     MIRROR_CHANGE,
     MIRROR_ENDED,
@@ -33,6 +34,7 @@ from fluxmq.ipc.mirrored_groups import (
 )
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Membership, MembershipChange, RaftStatus, Role
+from fluxmq.replication.divergent_mirrors import DivergentMirrors
 from fluxmq.replication.ended_leaders import EndedLeaders, NamedLeader
 from fluxmq.replication.ended_mirrors import EndedMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
@@ -76,6 +78,15 @@ class MirrorRecordChanges:
         self._request(term, member, LOST, answered)
 
 
+class MirrorCopies(NamedTuple):
+    """Copies of a shard that are declared the truth, that go on alone in a partition, and that are removed with
+    their groups."""
+
+    forced: ForcedMirrors
+    divergent: DivergentMirrors
+    ended: EndedMirrors
+
+
 class MirrorLeaders:
     """The part of one shard of ``node``. ``silence``: seconds after which a mirror that has a stream and
     says nothing is done without; ``known`` is called with the nodes that the groups begin on, and
@@ -86,8 +97,7 @@ class MirrorLeaders:
         node: str,
         silence: float,
         replicas: Mapping[str, Replica],
-        forced: ForcedMirrors,
-        ended: EndedMirrors,
+        copies: MirrorCopies,
         known: Callable[[Mapping[str, tuple[str, ...]]], None],
         stirred: Callable[[str], None],
         now: Callable[[], float],
@@ -95,8 +105,7 @@ class MirrorLeaders:
         self._node = node
         self._silence = silence
         self._replicas = replicas
-        self.forced = forced
-        self.ended = ended
+        self.copies = copies
         self._known = known
         self._stirred = stirred
         self._now = now
@@ -121,8 +130,10 @@ class MirrorLeaders:
 
     def _told(self, body: Body, answered: Answered) -> None:
         told = Mirrors.from_body(body)
-        self.ended.told(told.ended)
+        for group in self.copies.ended.told(told.ended) & self._replicas.keys():
+            self.copies.divergent.discarding(self._replicas[group])
         before, self.groups = self.groups, told.groups
+        self.copies.divergent.answered(self.groups)
         if before.keys() != self.groups.keys():
             self._known({group: each.first for group, each in self.groups.items()})
         for group, each in self.groups.items():
@@ -141,8 +152,12 @@ class MirrorLeaders:
 
         def answered(answer: Body | Failure) -> None:
             self._asking.discard(key)
-            if kind != MIRROR_CHANGE or isinstance(answer, Failure):
+            if key[1] in (self._node, _OF_LEADER) or isinstance(answer, Failure):
                 self._again[key] = self._now() + ASK_SECONDS
+            if not isinstance(answer, Failure):
+                self.copies.divergent.answered((key[0],))
+            elif answer.code == ERROR_UNREACHABLE:
+                self.copies.divergent.unanswered(key[0])
             done(0 if isinstance(answer, Failure) else MirrorEpoch.from_body(answer).epoch)
 
         if not self.request(kind, body.to_body(), answered):
@@ -164,10 +179,15 @@ class MirrorLeaders:
             return
         status = driver.node.status()
         unfit = _is_unfit(replica)
+        diverged = replica.acquaintances.record.diverged
         if status.role is Role.LEADER and not unfit:
-            return
-        if not unfit and status.last_index and self.forced.is_due(replica, record, status):
-            self.forced.force(replica, record)
+            if diverged is None:
+                return
+            if record.epoch == status.term:
+                self._stay_alone(replica, status.term)
+                return
+        if not unfit and status.last_index and self.copies.forced.is_due(replica, record, status):
+            self.copies.forced.force(replica, record)
             return
         if driver.halted:
             return
@@ -175,12 +195,30 @@ class MirrorLeaders:
         def appointed(epoch: int) -> None:
             if self._replicas.get(group) is not replica or replica.acquaintances.abstains:
                 return
+            if epoch:
+                self.copies.divergent.end(replica, diverged)
             if epoch > driver.node.term:
                 _log.info("appointed to lead", extra={"group": group, "term": epoch})
                 driver.appoint(epoch)
 
-        wanted = MirrorLead(group, status.term, unfit or not status.last_index)
+        wanted = MirrorLead(
+            *(group, status.term, unfit or not status.last_index, diverged is not None),
+            0 if diverged is None else diverged.forced,
+        )
         self._ask((group, self._node), MIRROR_LEAD, wanted, appointed)
+
+    def _stay_alone(self, replica: Replica, term: int) -> None:
+        """Have all others leave the record: a divergent leader that it still names goes on."""
+        group, mark = replica.plan.name, replica.acquaintances.record.diverged
+
+        def left(epoch: int) -> None:
+            known = self.groups.get(group)
+            named = known is not None and known.leader == self._node
+            if epoch and named and self._replicas.get(group) is replica:
+                self.copies.divergent.end(replica, mark)
+
+        body = MirrorChange(group, term, self._node, ALONE)
+        self._ask((group, self._node), MIRROR_CHANGE, body, left)
 
     def _is_without_leader(self, replica: Replica, record: GroupMirrors) -> bool:
         """Return whether the leader's process has ended, as far as this synchronised mirror can tell. One that
@@ -225,6 +263,20 @@ class MirrorLeaders:
         record = self.groups.get(group)
         if record is None or record.leader != self._node or replica.acquaintances.abstains:
             return None  # a member that doubts this copy is right, and not lost
+        if replica.acquaintances.record.diverged is not None:
+            return self.copies.divergent.without_others(status)
+        lost = {
+            number
+            for number in membership.voters
+            if number != status.id and self._is_lost(replica, record, number)
+        }
+        if (
+            lost
+            and record.epoch == status.term
+            and self.copies.divergent.may_begin(group)
+            and self.copies.divergent.begin(replica, record, status)
+        ):
+            return self.copies.divergent.without_others(status)
         names = {
             number: name_of(replica, number)
             for number in (*membership.voters, *membership.learners)
@@ -238,11 +290,7 @@ class MirrorLeaders:
                 membership,
                 committed,
                 commits=replica.hosted.driver.leading,
-                lost={
-                    number
-                    for number in membership.voters
-                    if number != status.id and self._is_lost(replica, record, number)
-                },
+                lost=lost,
                 gone={number for number, name in names.items() if name not in record.members},
                 caught_up=caught_up,
                 synchronised={

@@ -26,6 +26,7 @@ from fluxmq.raft.commits import EVERY_VOTER, MAJORITY
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.damages import Damages
+from fluxmq.replication.divergent_mirrors import DivergentMirrors
 from fluxmq.replication.ended_mirrors import EndedMirrors
 from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.group_commands import GroupCommands
@@ -34,7 +35,7 @@ from fluxmq.replication.heartbeats import ANSWER, BEAT
 from fluxmq.replication.hosted_groups import AnyHostedGroups
 from fluxmq.replication.leaders import LeaderNews, Leaders
 from fluxmq.replication.membership import GroupMembers
-from fluxmq.replication.mirror_leaders import MirrorLeaders
+from fluxmq.replication.mirror_leaders import MirrorCopies, MirrorLeaders
 from fluxmq.replication.nodes import Traffic
 from fluxmq.replication.open_group import ALONE, AnyHosted, Member
 from fluxmq.replication.placement import Places
@@ -213,13 +214,17 @@ class ReplicatedGroups:
         self.audits = Audits(replicas, self.leaders, shards, self.orders_here, refetch, now)
         self.spread = LeaderSpread(replicas, self.leaders, shards, self.plans)
         self.heartbeats = HeartbeatLinks(shards, hosting, now)
-        self.members.mirrors = MirrorLeaders(
-            *(shards.node, self._settings.cluster.net_ticktime, replicas),
+        cluster = self._settings.cluster
+        copies = MirrorCopies(
             ForcedMirrors(hosting, files, paths),
+            DivergentMirrors(cluster.cluster_partition_handling, shards.node, now),
             EndedMirrors(
                 *(hosting, shards.shard, shards.places, files, paths),
                 *(self._on_removed, now),
             ),
+        )
+        self.members.mirrors = MirrorLeaders(
+            *(shards.node, cluster.net_ticktime, replicas, copies),
             *(self._on_mirrors, self.heartbeats.stirred, now),
         )
 
@@ -443,7 +448,9 @@ class ReplicatedGroups:
         assert self.members.mirrors is not None, "they were made"
         before = self._settings.cluster.history.mirrors
         open_ones = {
-            name: before[name] for name in self.members.mirrors.ended.needed() if name in before
+            name: before[name]
+            for name in self.members.mirrors.copies.ended.needed()
+            if name in before
         }
         self._follow(with_mirrors(self._settings, {**open_ones, **first}))
 
@@ -512,6 +519,8 @@ class ReplicatedGroups:
         yield from guard_samples(self._endpoint.security.guard)
         yield "fluxmq_raft_snapshots_installed_total", {}, self.snapshots.installed
         yield "fluxmq_raft_scrubbed_bytes_total", {}, self.scrub.bytes
+        assert self.members.mirrors is not None, "they were made"
+        yield from self.members.mirrors.copies.divergent.samples(replicas)
         yield from self.clocks.samples()
         yield from link_samples(self._settings.cluster.transport.peers, self.shards.abroad.values())
 

@@ -408,8 +408,9 @@ def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
     else:
         if cluster.cluster_partition_handling != "pause_minority":
             yield (
-                f"cluster.cluster_partition_handling: not used: {cluster.cluster_partition_handling} would"
-                " lose confirmed messages of mirrored queues, which behave as under pause_minority."
+                f"cluster.cluster_partition_handling is {cluster.cluster_partition_handling}: a partition of the"
+                " network may lose confirmed messages of mirrored queues; with pause_minority none are lost."
+                " Quorum queues do not follow it."
             )
         yield from _of_transport(cluster.transport)
         if cluster.confined:

@@ -248,8 +248,11 @@ class ClusterSettings(Section):
     """Nodes that the cluster began with, on which the groups of this file begin; by default, this node
     and cluster.transport.peers. Equal on all nodes whose files name each other."""
     cluster_partition_handling: Literal["pause_minority", "autoheal", "ignore"] = "pause_minority"
-    """Behaviour of mirrored queues when nodes lose contact with each other. It is always that of
-    pause_minority: with the others, RabbitMQ loses messages that were confirmed."""
+    """Behaviour of mirrored queues when nodes lose contact with each other. With pause_minority, those whose
+    leader reaches neither its mirrors nor etcd wait. With autoheal and ignore it goes on alone; if the other
+    side has another leader meanwhile, what was confirmed alone is lost: with autoheal once nodes are in
+    contact again, with ignore when the node that has it is started again. Equal on all nodes. Quorum queues
+    do not follow it."""
     net_ticktime: Annotated[Duration, Field(ge=1, le=86_400)] = 60.0
     """Longest time for which a mirrored queue's publishers wait for a mirror that is connected and does
     not answer; then the queue goes on without it."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fluxmq.control.etcd.client import EtcdClient
 from fluxmq.control.etcd.messages import Get, Put
-from fluxmq.control.etcd.mirrors import PREFIX, MirrorKeys
+from fluxmq.control.etcd.mirrors import PREFIX, MirrorCoordinator, MirrorKeys
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer
 from fluxmq.ipc.conversation import Answered, RequestHandler
@@ -58,7 +58,8 @@ class Node:
     def make(self, shards: Callable[[], list[Peer]]) -> MirrorKeys:
         """Make the part."""
         client = EtcdClient.of(self._cluster)
-        return MirrorKeys(client, self.name, lambda: False, shards, lambda _first: None)
+        coordinated = MirrorCoordinator(lambda: False, 0.0)
+        return MirrorKeys(client, self.name, coordinated, shards, lambda _first: None)
 
     async def ask(self, kind: str, body: MessageBody) -> int:
         """Ask as its shard does; return the epoch of the answer."""

@@ -13,7 +13,7 @@ from fluxmq.control import mirror_endings
 from fluxmq.control.etcd import shared_metadata
 from fluxmq.control.etcd.client import EtcdClient, EtcdError
 from fluxmq.control.etcd.messages import Get, end_of
-from fluxmq.control.etcd.mirrors import ENDED, PREFIX, MirrorKeys
+from fluxmq.control.etcd.mirrors import ENDED, PREFIX, MirrorCoordinator, MirrorKeys
 from fluxmq.control.mirror_choices import MirrorChoices
 from fluxmq.control.mirror_endings import MirrorEndings
 from fluxmq.control.peers import RequestError
@@ -46,7 +46,13 @@ class Groups:
         self.first, self.second = nodes["node1"], nodes["node2"]
         self._client = client
         self.keys = [
-            MirrorKeys(EtcdClient.of(server.cluster), name, lambda: True, list, lambda _first: None)
+            MirrorKeys(
+                EtcdClient.of(server.cluster),
+                name,
+                MirrorCoordinator(lambda: True, 0.0),
+                list,
+                lambda _first: None,
+            )
             for name in ("node1", "node2")
         ]
         self.endings = MirrorEndings(

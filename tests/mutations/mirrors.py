@@ -283,6 +283,14 @@ MUTATIONS = [
         slow=True,
     ),
     Mutation(
+        "forced_by_an_old_record",
+        "A record that is out of date makes no copy the truth.",
+        "ForcedMirrors.is_due",
+        "and status.term < record.epoch",
+        "",
+        "tests/unit/replication/test_mirror_leaders.py::test_a_record_that_is_out_of_date_makes_no_copy_the_truth",
+    ),
+    Mutation(
         "failover_not_told",
         "A consumer that asked for it is cancelled by a failover.",
         "LeaderHandle.attach",

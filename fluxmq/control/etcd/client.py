@@ -49,6 +49,9 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
 )
 
+_OUT_OF_REACH: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""The member is not there, or knows no leader: it cannot reach the majority of the members."""
+
 Decoded = TypeVar("Decoded")
 
 
@@ -58,6 +61,10 @@ _WITH_LEADER: Final = (("hasleader", "true"),)
 
 class EtcdError(FluxmqError):
     """A request failed, or got no answer in time."""
+
+
+class UnreachableError(EtcdError):
+    """No member answered, or those that did have no majority."""
 
 
 class CompactedError(EtcdError):
@@ -242,7 +249,9 @@ class EtcdClient:
                 return decode(answer)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ValueError) as problem:
             self._next(channel)
-            raise EtcdError(_reason(problem)) from problem
+            code = problem.code() if isinstance(problem, grpc.aio.AioRpcError) else None
+            failure = UnreachableError if code in _OUT_OF_REACH else EtcdError
+            raise failure(_reason(problem)) from problem
 
     def _next(self, failed: grpc.aio.Channel) -> None:
         """Use the next endpoint, unless another request has seen to it."""

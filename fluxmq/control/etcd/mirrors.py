@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from fluxmq.control.etcd.client import EtcdClient, EtcdError
+from fluxmq.control.etcd.client import EtcdClient, EtcdError, UnreachableError
 from fluxmq.control.etcd.followed_keys import FollowedKeys
 from fluxmq.control.etcd.messages import (
     Changed,
@@ -37,8 +38,15 @@ from fluxmq.control.etcd.messages import (
 )
 from fluxmq.control.etcd.wills import NODES
 from fluxmq.control.peers import Peer, RequestError, answers_of
-from fluxmq.ipc.messages import ERROR_FAILED, Body, ControlMessage, MessageBody
+from fluxmq.ipc.messages import (
+    ERROR_FAILED,
+    ERROR_UNREACHABLE,
+    Body,
+    ControlMessage,
+    MessageBody,
+)
 from fluxmq.ipc.mirrored_groups import (
+    ALONE,
     ENDED_MAX,
     LOST,
     MIRROR_ENDED,
@@ -57,6 +65,7 @@ from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology import mirror_records
 from fluxmq.routing.topology.mirror_records import MirrorRecord
+from fluxmq.settings.clustering import ClusterSettings
 from fluxmq.settings.group_names import is_mirrored
 
 PREFIX: Final = b"/fluxmq/mirrors/"
@@ -67,6 +76,9 @@ LOOK_SECONDS: Final = 1.0
 """Interval at which the coordinator looks for leaders whose nodes have ended."""
 SHARD_SECONDS: Final = 2.0
 """Time for a shard to confirm what it was told."""
+RETURN_SECONDS: Final = 8.0
+"""Time that a leader gets, if leaders go on alone in a partition, to reach an etcd that was away for all and to
+say that it did without the others, before another takes its place."""
 ATTEMPTS_MAX: Final = 5
 """Attempts of a change while others change the same record."""
 
@@ -84,10 +96,18 @@ class KeptRecord(NamedTuple):
     revision: int
 
 
+class MirrorCoordinator(NamedTuple):
+    """``coordinates`` returns whether this node sees to the leaders of others, which it does for so many
+    ``seconds`` before it replaces one."""
+
+    coordinates: Callable[[], bool]
+    seconds: float = 0.0
+
+
 class MirrorKeys:
     """Follows the records and decides about them, for one node.
 
-    ``coordinates`` returns whether this node sees to the leaders of others; ``shards`` returns the
+    ``coordinator``: whether this node sees to the leaders of others; ``shards`` returns the
     connected shards; ``changed`` is called with the nodes that the groups begin on.
     """
 
@@ -95,13 +115,13 @@ class MirrorKeys:
         self,
         client: EtcdClient,
         node: str,
-        coordinates: Callable[[], bool],
+        coordinator: MirrorCoordinator,
         shards: Callable[[], list[Peer]],
         changed: Callable[[Mapping[str, tuple[str, ...]]], None],
     ) -> None:
         self._client = client
         self._node = node
-        self.coordinates = coordinates
+        self._coordinator = coordinator
         self._shards = shards
         self._changed = changed
         self._kept: dict[str, KeptRecord] = {}
@@ -123,6 +143,10 @@ class MirrorKeys:
     def records(self) -> Mapping[str, MirrorRecord]:
         """The records by group."""
         return {group: kept.record for group, kept in self._kept.items()}
+
+    def coordinates(self) -> bool:
+        """Return whether this node sees to groups whose leaders have ended, and ends those without queues."""
+        return self._coordinator.coordinates()
 
     def groups(self) -> Iterator[str]:
         """Yield the groups that there are."""
@@ -283,7 +307,9 @@ class MirrorKeys:
             return (await self._mirror(MirrorChange.from_body(message.body))).to_body()
         except (EtcdError, ValueError) as problem:
             self._followed.failed("a mirrored group", problem)
-            raise RequestError(ERROR_FAILED, f"etcd: {problem}") from problem
+            away = isinstance(problem, UnreachableError)
+            code = ERROR_UNREACHABLE if away else ERROR_FAILED
+            raise RequestError(code, f"etcd: {problem}") from problem
 
     async def _lead(self, asked: MirrorLead) -> MirrorEpoch:
         """Give this node an epoch to lead a group in, if it is the one that leads."""
@@ -295,6 +321,10 @@ class MirrorKeys:
                 # Its copy was lost: a mirror that has everything leads instead.
                 return mirror_records.promoted(record, self.lives - {self._node}, False)
             after = mirror_records.returned(record, self._node, moment)
+            if asked.alone:
+                if record.forced != asked.forced:
+                    return None
+                after = mirror_records.alone(after)
             return replace(after, epoch=max(after.epoch, asked.term) + 1)
 
         record = await self.change(asked.group, decide)
@@ -307,6 +337,8 @@ class MirrorKeys:
         def decide(record: MirrorRecord, moment: int) -> MirrorRecord | None:
             if (record.leader, record.epoch) != (self._node, asked.epoch):
                 return None
+            if asked.state == ALONE:
+                return mirror_records.alone(record)
             if asked.state == LOST:
                 return mirror_records.removed(record, asked.node)
             if record.member(asked.node) is None:
@@ -317,7 +349,7 @@ class MirrorKeys:
             return after
 
         # What the leader does without must not enter the record by an earlier request that is late.
-        record = await self.change(asked.group, decide, fence=asked.state == LOST)
+        record = await self.change(asked.group, decide, fence=asked.state in (ALONE, LOST))
         return MirrorEpoch(0 if record is None else record.epoch)
 
     # Leaders that have ended
@@ -348,14 +380,18 @@ class MirrorKeys:
     async def _look(self) -> None:
         """See to groups whose leaders have ended, while this node coordinates; outermost frame of its
         task."""
+        replaces_from = time.monotonic() + self._coordinator.seconds
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not self.coordinates() or not self.known:
                 self._seen.clear()
+                replaces_from = time.monotonic() + self._coordinator.seconds
                 continue
             for group, kept in list(self._kept.items()):
                 if kept.record.leader in self.lives:
                     self._seen[group] = self.lives
+                    continue
+                if time.monotonic() < replaces_from:
                     continue
                 try:
                     await self._promote(group)
@@ -415,6 +451,12 @@ class MirrorKeys:
                 after = await self.change(group, decide)
                 if after is not None and after.leader != kept.record.leader:
                     self._said_promoted(group, after)
+
+
+def coordinator(cluster: ClusterSettings, coordinates: Callable[[], bool]) -> MirrorCoordinator:
+    """Return this node as a coordinator by the settings."""
+    waits = cluster.cluster_partition_handling != "pause_minority"
+    return MirrorCoordinator(coordinates, RETURN_SECONDS if waits else 0.0)
 
 
 def _told(record: MirrorRecord) -> GroupMirrors:

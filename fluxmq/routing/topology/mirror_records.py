@@ -189,6 +189,13 @@ def removed(record: MirrorRecord, node: str) -> MirrorRecord:
     return _with_member(record, MirrorMember(node, 0, synchronised=False))
 
 
+def alone(record: MirrorRecord) -> MirrorRecord:
+    """Return the record after the leader has confirmed without all others."""
+    for each in record.mirrors:
+        record = removed(record, each)
+    return record
+
+
 def synchronised(record: MirrorRecord, node: str, since: int) -> MirrorRecord:
     """Return the record after a mirror has got everything that the leader has; ``since``: the moment
     from which it counts as running unless it already does. Raises ValueError for another node."""

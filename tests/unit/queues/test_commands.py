@@ -9,6 +9,7 @@ import pytest
 from fluxmq.queues import commands
 from fluxmq.queues.commands import CommandError, Verb, encode_entry
 from fluxmq.queues.machine import VERSION, Machine
+from fluxmq.queues.origins import Identity
 from tests.unit.queues.support import NOW, Host, batch_of
 
 
@@ -98,6 +99,21 @@ def test_damaged_entries_raise_nothing_but_the_named_error() -> None:
         machine.restore(content)
         refused += not understood(machine, bytes(damaged[: random_.randrange(16, len(good) + 1)]))
     assert 0 < refused < 1_500
+
+
+def test_the_messages_of_an_entry_are_counted() -> None:
+    """Appends of both versions, and nothing else."""
+    several, one = batch_of([b"a", b"bb", b"ccc"]), batch_of([b"d"])
+    identity = Identity(7, 1, 0)
+    entry = encode_entry(
+        NOW,
+        [
+            *(commands.append_header(1, len(several)), several, commands.purge(1)),
+            *(commands.append_header_once(2, len(one), 0, identity), one),
+        ],
+    )
+    assert commands.appended(entry) == 4
+    assert commands.appended(encode_entry(NOW, [commands.touch(1)])) == 0
 
 
 def test_ranges_upside_down_stop_the_machine() -> None:

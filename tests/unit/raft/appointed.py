@@ -2,7 +2,8 @@
 are cut, messages are lost, doubled and overtaken, and so are answers of the record.
 
 Members are appointed while their predecessor still leads, hear of it late, or after the next one was. What is checked is
-in `Histories.check`; the harness of `cluster` checks the paper's figure 3 besides.
+in `Histories.check`; the harness of `cluster` checks the paper's figure 3 besides. In divided histories, leaders may go on
+alone, as with `autoheal`: what they commit then is theirs until the record has agreed to it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fluxmq.raft.commits import EVERY_VOTER
-from fluxmq.raft.types import Membership, ProposalAccepted, RaftStatus, Role
+from fluxmq.raft.types import Membership, Message, ProposalAccepted, RaftStatus, Role
+from fluxmq.replication.divergent_mirrors import DivergentMirrors
 from fluxmq.replication.mirror_voters import LedGroup, MirrorVoters
-from tests.unit.raft.cluster import Cluster, Member, Violation
+from tests.unit.raft.cluster import Cluster, Disk, Member, Violation
 
 
 @dataclass
@@ -119,9 +121,9 @@ def terms_of(member: Member) -> list[int]:
 
 
 class Histories:
-    """One history by a seed."""
+    """One history by a seed. ``divided``: leaders may go on alone."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, divided: bool = False) -> None:
         self.random = random = Random(seed)
         voters = random.choice((1, 2, 2, 3, 3, 4))
         learners = random.choice((0, 0, 1)) if voters > 1 else 1
@@ -155,6 +157,17 @@ class Histories:
         """The commit index that each read has to see."""
         self.asked = 0
         self.proposed = 0
+        self.divided = divided
+        self.marks: dict[int, int] = {}
+        """Members that have gone on alone, and the terms in which they lead."""
+        self.agreed: set[int] = set()
+        """Terms that the record gave to such members, without all others."""
+        self.doubts: set[tuple[int, int]] = set()
+        """Pairs: a member, and one that has begun anew and does not hold any more what that may believe."""
+        self.alone_since: dict[int, int] = {}
+        """The commit index of each when it did so."""
+        self.discarded = self.kept = 0
+        """Entries that were committed alone."""
 
     def _fresh(self, number: int) -> MirrorVoters:
         return MirrorVoters(self.controls[number], lambda: 0.0)
@@ -170,7 +183,9 @@ class Histories:
         member = self.members[number]
         member.collect()
         status = member.node.status()
-        if status.role is Role.LEADER and status.commit >= len(self.reported):
+        if number in self.marks:
+            member.reads.clear()
+        elif status.role is Role.LEADER and status.commit >= len(self.reported):
             self._report(member, status)
         while member.reads:
             context, index = member.reads.pop()
@@ -202,6 +217,10 @@ class Histories:
         """Let something happen, by chance."""
         random = self.random
         number = random.choice(tuple(self.members))
+        if self.marks and random.random() < 0.04:
+            marked = random.choice(sorted(self.marks))
+            if marked not in self.down:
+                self.reunite(marked)
         chance = random.random()
         if chance < 0.35:
             self.carry()
@@ -229,12 +248,17 @@ class Histories:
             at = random.randrange(len(network)) if random.random() < 0.3 else 0
             message = network.pop(at)
             lost = message.target in self.down or random.random() < 0.05
+            lost = lost or message.target in self.marks or self._doubted(message)
             if lost or (message.source, message.target) in self.cluster.cuts:
                 continue
             if random.random() < 0.05:
                 network.append(message)
             self.members[message.target].node.step(message)
             self.check(message.target)
+
+    def _doubted(self, message: Message) -> bool:
+        between = (message.source, message.target)
+        return between in self.doubts or between[::-1] in self.doubts
 
     def work(self, number: int) -> None:
         """Let a member's clock go on, or its disk."""
@@ -271,12 +295,18 @@ class Histories:
             status = node.status()
             membership = status.membership
             lost = [each for each in membership.voters if self._seems_lost(number, each)]
+            self._believe(number, node.membership_at(status.commit), membership)
+            if self.divided and (number in self.marks or (lost and self.random.random() < 0.1)):
+                self.go_alone(number, status)
+                continue
             change = self.voters[number].next_change(self._view(status, node.membership_at, lost))
             if change is not None:
                 node.propose_membership(change)
                 self.check(number)
 
     def _seems_lost(self, number: int, other: int) -> bool:
+        if (number, other) in self.doubts:
+            return True
         away = other in self.down or (number, other) in self.cluster.cuts
         return self.random.random() < (0.7 if away else self.nervous)
 
@@ -311,7 +341,9 @@ class Histories:
             self.appointments.append((record.epoch, record.leader))  # told again
         else:
             leader = random.choice(sorted(record.synchronised))
-            if leader != record.leader and random.random() < 0.7:
+            if leader in self.marks:
+                return  # it asks for that itself
+            if leader != record.leader and (self.divided or random.random() < 0.7):
                 record.synchronised -= {record.leader}
             record.epoch, record.leader = record.epoch + 1, leader
             record.revision += 1
@@ -323,10 +355,76 @@ class Histories:
         member = self.members[number]
         if number in self.down:
             return
+        if number in self.marks:
+            if term not in self.agreed or term <= self.marks[number]:
+                return
+            self._end(number)
         known = member.node.term
         if member.node.appoint(term) and term != known:
             self._appointed(member, term)
         self.check(number)
+
+    # Going on alone
+
+    def go_alone(self, number: int, status: RaftStatus) -> None:
+        """Have a leader do without all others, one after the other; or have it hear of the record again."""
+        if number not in self.marks:
+            self.marks[number] = status.term
+            self.cluster.divergent.add(number)
+            self.alone_since[number] = status.commit
+        change = DivergentMirrors.without_others(status)
+        if change is not None:
+            self.members[number].node.propose_membership(change)
+        self.check(number)
+
+    def reunite(self, number: int) -> None:
+        """Have a member that went on alone hear of the record, and ask it."""
+        record, status = self.record, self.members[number].node.status()
+        term = self.marks[number]
+        if any(each.done is None for each in self.controls[number].requests):
+            return  # control works on one request about a group after the other
+        if record.leader != number:
+            self._discard(number, status)
+        elif record.epoch == term == status.term and status.role is Role.LEADER:
+            record.put(frozenset({number}))
+            if self.random.random() < 0.7:  # or the answer is lost
+                self._end(number)
+                self.check(number)
+        else:
+            record.epoch += 1
+            record.put(frozenset({number}))
+            self.leaders[record.epoch] = number
+            self.agreed.add(record.epoch)
+            self.appointments.append((record.epoch, number))
+
+    def _end(self, number: int) -> None:
+        """The record has agreed: what was committed alone counts like everything else."""
+        member = self.members[number]
+        del self.marks[number]
+        self.cluster.divergent.discard(number)
+        for entry in member.disk.log[: member.applied]:
+            self.cluster.check_applied(number, entry)
+        self.kept += member.node.status().commit - self.alone_since[number]
+
+    def _discard(self, number: int, status: RaftStatus) -> None:
+        """Another one leads: the member begins anew, without anything."""
+        self.discarded += max(0, status.commit - self.alone_since[number])
+        del self.marks[number]
+        self.cluster.divergent.discard(number)
+        self.controls[number].die()
+        self.voters[number] = self._fresh(number)
+        others = tuple(each for each in self.members if each != number)
+        self.cluster.add(number, Disk(Membership(others)))
+        network = self.cluster.network
+        network[:] = [each for each in network if number not in (each.source, each.target)]
+        self.doubts |= {(other, number) for other in self.members if other != number}
+
+    def _believe(self, number: int, committed: Membership, membership: Membership) -> None:
+        """Have a leader begin from the start with members that have begun anew, once they are no voters."""
+        for other in [each for each in self.members if (number, each) in self.doubts]:
+            if other not in (*committed.voters, *membership.voters):
+                self.members[number].node.start_over(other)
+                self.doubts.discard((number, other))
 
     def break_something(self, number: int) -> None:
         """Crash a member, for a while or not, cut a link, or mend something."""
@@ -359,6 +457,14 @@ class Histories:
         self.cluster.check_logs()
         self.down.clear()
         self.cluster.heal()
+        for number in [*self.marks]:
+            while number in self.marks:
+                self.controls[number].die()
+                self.reunite(number)
+                for term, other in self.appointments:
+                    if term in self.agreed and other == number in self.marks:
+                        self.hear(term, number)
+        self.doubts.clear()  # the next leader begins from the start with all
         leader = min(self.record.synchronised)
         self.record.epoch, self.record.leader = self.record.epoch + 1, leader
         self.record.revision += 1

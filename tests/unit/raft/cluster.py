@@ -204,6 +204,8 @@ class Cluster:
         self.membership = Membership(tuple(ids), tuple(range(voters + 1, voters + learners + 1)))
         self.network: list[Message] = []
         self.cuts: set[tuple[int, int]] = set()
+        self.divergent: set[int] = set()
+        """Members of an appointed group that go on alone: they send nothing, and may lose what they apply."""
         self.leaders: dict[int, int] = {}
         self.committed: dict[int, Entry] = {}
         self.members: dict[int, Member] = {}
@@ -227,6 +229,8 @@ class Cluster:
                 raise Violation(f"{self.leaders[term]} and {number} lead term {term}")
 
     def check_applied(self, number: int, entry: Entry) -> None:
+        if number in self.divergent:
+            return
         known = self.committed.setdefault(entry.index, entry)
         if known != entry:
             raise Violation(f"{number} applies {entry}, another applied {known}")
@@ -249,7 +253,10 @@ class Cluster:
     def post(self, messages: Iterable[Message]) -> None:
         """Put messages on the network, where no cut keeps them from it."""
         self.network += [
-            message for message in messages if (message.source, message.target) not in self.cuts
+            message
+            for message in messages
+            if (message.source, message.target) not in self.cuts
+            and message.source not in self.divergent
         ]
 
     def cut(self, number: int) -> None:

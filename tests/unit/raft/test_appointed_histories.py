@@ -24,3 +24,21 @@ def test_nothing_committed_is_lost_and_no_read_is_late() -> None:
         appointed += len(history.led)
     assert committed > 10 * SEEDS
     assert appointed > 3 * SEEDS
+
+
+def test_what_is_lost_was_committed_alone_and_is_counted() -> None:
+    """S3-09: leaders go on alone, are replaced meanwhile or not, crash, and hear late of what the record says."""
+    discarded = kept = appointed = 0
+    for seed in range(SEEDS):
+        history = Histories(seed, divided=True)
+        try:
+            history.run(EVENTS)
+        except Exception as problem:
+            problem.add_note(f"seed {seed}")
+            raise
+        discarded += history.discarded
+        kept += history.kept
+        appointed += len(history.led)
+    assert discarded > SEEDS
+    assert kept > SEEDS
+    assert appointed > 3 * SEEDS

@@ -32,6 +32,7 @@ from fluxmq.raft.types import (
     Role,
 )
 from fluxmq.replication.ended_leaders import ENDED_SECONDS, PROBE_SECONDS
+from fluxmq.replication.forced_mirrors import ForcedMirrors
 from fluxmq.replication.incarnation import GREETING
 from fluxmq.replication.mirror_leaders import APART_SECONDS
 from tests.unit.replication.member import GROUP, LEADER, OWN, LoneMember
@@ -211,3 +212,14 @@ def test_a_copy_that_has_failed_leaves_it_to_others(named: NamedLeader) -> None:
     named.member.hosted.group.fail("a file is damaged")
     named.wait()
     assert named.control.asked == []
+
+
+@pytest.mark.parametrize(("term", "due"), [(TERM + 2, False), (TERM, False), (TERM - 1, True)])
+def test_a_record_that_is_out_of_date_makes_no_copy_the_truth(
+    named: NamedLeader, term: int, due: bool
+) -> None:
+    """After a partition, a node hears of the next leader, whose learner it is, before it can read the record."""
+    membership = Membership((LEADER,), (OWN,))
+    status = RaftStatus(OWN, Role.FOLLOWER, term, 0, LEADER, 3, 3, 3, 4, membership, {})
+    record = named.mirrors.groups[GROUP]
+    assert ForcedMirrors.is_due(named.member.replica, record, status) is due

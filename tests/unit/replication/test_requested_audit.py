@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fluxmq.replication.audit import Audit
 from fluxmq.replication.audits import Audits
 from fluxmq.replication.group_commands import GroupCommands
 from fluxmq.replication.leaders import OWN, Leaders
+from fluxmq.replication.member_record import MemberRecord
 from fluxmq.replication.placement import Places
 from fluxmq.replication.ports import UNOBSERVED
 from fluxmq.replication.requested_audit import (
@@ -68,6 +70,7 @@ class Replica:
     def __init__(self, replica: Any) -> None:
         self.hosted = Hosted(replica)
         self.plan = Plan(replica.number)
+        self.acquaintances = SimpleNamespace(record=MemberRecord(1, 1, 1, True, NUMBERS))
         self.sending = replica.driver.send
         self.audit: Audit
 

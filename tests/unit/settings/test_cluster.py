@@ -292,16 +292,17 @@ def test_a_group_may_be_on_the_others_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handling", ["pause_minority", "autoheal", "ignore"])
-def test_mirrored_queues_always_behave_as_under_pause_minority(
+def test_the_start_warns_of_partition_handling_that_loses_messages(
     tmp_path: Path, handling: str
 ) -> None:
-    """S3-07, S3-09: and operators are told so who want it otherwise."""
+    """S3-07: mirrored queues lose what one side of a partition has confirmed, and quorum queues do not."""
     settings = written(tmp_path, HEAD + f"  cluster_partition_handling: {handling}")
     assert settings.cluster.cluster_partition_handling == handling
     found = [each for each in notes(settings) if "partition" in each]
     assert len(found) == (handling != "pause_minority")
     for note in found:
-        assert note.startswith(f"cluster.cluster_partition_handling: not used: {handling} would")
+        assert note.startswith(f"cluster.cluster_partition_handling is {handling}: ")
+        assert note.endswith("Quorum queues do not follow it.")
     wrong = HEAD + "  cluster_partition_handling: pause"
     assert list(problems(tmp_path, wrong)) == ["cluster.cluster_partition_handling"]
 

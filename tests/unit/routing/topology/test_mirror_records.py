@@ -11,6 +11,7 @@ from fluxmq.routing.topology.mirror_records import (
     MirrorMember,
     MirrorRecord,
     StoppedMember,
+    alone,
     begun,
     forgotten,
     promoted,
@@ -239,6 +240,14 @@ def test_a_mirror_leaves_and_is_synchronised_again() -> None:
     assert again.member("c") == MirrorMember("c", 30, synchronised=True)
     assert synchronised(again, "c", 50) is again
     assert synchronised(away, "c", 40).member("c") == MirrorMember("c", 40, synchronised=True)
+
+
+def test_a_leader_that_was_alone_is_the_only_one_that_is_synchronised() -> None:
+    """S3-09."""
+    after = alone(SYNCED)
+    assert (after.leader, after.epoch, synced(after)) == ("a", 5, {"a"})
+    assert [each.since for each in after.members] == [1, 0, 0]
+    assert alone(after) is after
 
 
 def test_what_cannot_be_decided_is_refused() -> None:
