@@ -237,9 +237,8 @@ class GroupMembers:
         mirrors = self.mirrors if is_mirrored(replica.plan.name) else None
         if mirrors is not None:
             mirrors.look(replica)
-            leads = (
-                status.role is Role.LEADER
-            )  # it may have to do without a voter to commit anything
+            # It may have to do without a voter to commit anything.
+            leads = status.role is Role.LEADER
         else:
             leads = replica.hosted.driver.leading
         if not leads:
@@ -264,9 +263,8 @@ class GroupMembers:
         met = replica.acquaintances
         if met.record.diverged is None or self.mirrors is None:
             return met.superseded != NEVER_FORCED
-        return self.mirrors.copies.divergent.is_over(
-            replica, self.mirrors.groups.get(replica.plan.name)
-        )
+        record = self.mirrors.groups.get(replica.plan.name)
+        return self.mirrors.copies.divergent.is_over(replica, record)
 
     def _retire(self, replica: Replica) -> None:
         """Set aside a copy that was left behind by a forced one, and leave the group. The copy of a
