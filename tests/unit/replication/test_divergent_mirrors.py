@@ -19,10 +19,12 @@ from fluxmq.ipc.mirrored_groups import (
     ALONE,
     LOST,
     MIRROR_LEAD,
+    MIRRORS,
     GroupMirrors,
     MirrorChange,
     MirrorEpoch,
     MirrorLead,
+    Mirrors,
 )
 from fluxmq.queues.config import QueueConfig
 from fluxmq.raft.types import Message, MessageKind, Role
@@ -319,6 +321,20 @@ def test_a_copy_is_discarded_once_the_record_names_another_leader(
     assert discarded(caplog) == [("discarded", entries, 7)]
     samples = {name: value for name, _, value in leader.mirrors.copies.divergent.samples([])}
     assert samples["fluxmq_mirror_divergent_messages_total"] == 7
+
+
+def test_a_copy_of_a_group_that_has_ended_meanwhile_is_counted(
+    leader: DividedLeader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its queues have moved elsewhere, without what was confirmed here."""
+    leader.diverge()
+    leader.publish(7)
+    ended = Mirrors({}, (GROUP,)).to_body()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            leader.mirrors.commands[MIRRORS](ended, lambda _answer: None)
+    ((how, _, messages),) = discarded(caplog)
+    assert (how, messages) == ("discarded", 7)
 
 
 @pytest.mark.parametrize("named", [("node1", TERM), ("node2", TERM), ("node2", TERM - 1)])
