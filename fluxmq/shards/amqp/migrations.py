@@ -36,11 +36,8 @@ from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Topology, TopologyRow
 from fluxmq.shards.amqp.declared import is_meant_to_arrive
+from fluxmq.shards.amqp.sync_limits import WINDOW_BYTES, CopyWindow, SyncLimits
 
-WINDOW_BYTES: Final = 1 << 20
-"""Batches in flight to the target: behind the fence no more than this and what comes until it
-closes has to be copied, some milliseconds' worth.
-"""
 STATE_BYTES_MAX: Final = 3 << 20
 """Maximum size of a queue's state without its batches (unsettled ranges, producers): it is one
 command, and has to fit into an entry. A queue with more is not moved, and stays as it is.
@@ -75,6 +72,7 @@ class OutgoingMove:
         mover: Callable[[str], QueueMover | ReplicationGroup | None],
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
         now: Callable[[], float],
+        window: CopyWindow,
     ) -> None:
         self.row = row
         self.group = group
@@ -88,9 +86,7 @@ class OutgoingMove:
         self._mover = mover
         self._change = change
         self._now = now
-        self._sent_bytes = 0
-        self._sent = 0
-        """Unanswered batches; `_sent_bytes` counts their bytes."""
+        self.window = window
         self._asking = False
         """True while a request is pending of which there is one at a time."""
         self._failed = False
@@ -131,7 +127,7 @@ class OutgoingMove:
         if self._asking or now < self._not_before:
             return
         if self._failed or self.position < 0:
-            if not self._sent:
+            if not self.window.batches:
                 self._adopt(state)
             return
         self._copy(state)
@@ -145,7 +141,7 @@ class OutgoingMove:
         if not state.closed:
             if now >= self._calm_until:
                 self._fence()
-        elif not self._sent:
+        elif not self.window.batches:
             self._install(state)
 
     # Copying
@@ -176,12 +172,15 @@ class OutgoingMove:
         return self.group.logs[state.id].read(state.kept).base_offset
 
     def _copy(self, state: State) -> None:
-        """Send batches while the window has room."""
+        """Send batches while the window has room; what is left behind the fence at any rate."""
         mover = self._mover(self.row.moving_to)
         if mover is None:
             self._fail("the destination group has no leader")
             return
-        while self._sent_bytes < WINDOW_BYTES and self.position < state.next_offset:
+        while self.position < state.next_offset:
+            room = self.window.room(self._now(), paced=not state.closed)
+            if not room:
+                return
             try:
                 first = self._first(state)
                 if first > self.position:
@@ -191,9 +190,11 @@ class OutgoingMove:
             except FluxmqError as problem:
                 self._fail(str(problem))
                 return
-            self.position = batch.base_offset + batch.count
-            body = migration.import_body(self._number, cut(batch, 0, batch.count))
-            self._send(mover, body)
+            first = self.position - batch.base_offset
+            count = min(batch.count - first, room)
+            self.position += count
+            body = migration.import_body(self._number, cut(batch, first, count))
+            self._send(mover, body, count)
             if self._failed:
                 return
 
@@ -204,13 +205,12 @@ class OutgoingMove:
         if little and not state.closed and self._now() >= self._calm_until:
             self._fence()
 
-    def _send(self, mover: QueueMover | ReplicationGroup, body: bytes) -> None:
-        self._sent += 1
-        self._sent_bytes += len(body)
+    def _send(self, mover: QueueMover | ReplicationGroup, body: bytes, count: int) -> None:
+        size = len(body)
+        self.window.sent(size, count, self._now())
 
         def imported(result: Result) -> None:
-            self._sent -= 1
-            self._sent_bytes -= len(body)
+            self.window.answered(size, count)
             if not result.ok and not self._failed:
                 self._fail(
                     f"the destination group refused a batch: {Code(result.code).name.lower()}"
@@ -354,8 +354,10 @@ class QueueMigrations:
         declare: Callable[[QueueRecord], None],
         own_name: Callable[[str], str],
         now: Callable[[], float],
+        limits: SyncLimits,
     ) -> None:
         self._own_name = own_name
+        self._limits = limits
         self._topology = topology
         self._change = change
         self._led = led
@@ -414,13 +416,15 @@ class QueueMigrations:
             group, election = groups[self._own_name(row.group)]
             move = self._moves.get(name)
             if move is None or (move.row.migration, move.led) != (row.migration, election):
+                window = CopyWindow(self._limits.rate)
                 move = self._moves[name] = OutgoingMove(
-                    row, group, election, self._mover, self._change, self._now
+                    row, group, election, self._mover, self._change, self._now, window
                 )
                 _log.info(
                     "moving a queue",
                     extra={"queue": name, "group": group.name, "to": row.moving_to},
                 )
+            move.window.limit = self._limits.batch_messages(self._topology(), row)
             move.step()
 
     def _clear(self, group: ReplicationGroup, queue_id: int) -> None:
