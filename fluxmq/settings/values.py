@@ -91,7 +91,8 @@ def parse_throughput(text: str) -> int:
         raise ValueError("is not a throughput; write bytes per second, or like 500kB, 10MB or 8MiB")
     unit = match[2]
     base = 1000 if unit.endswith("B") and "i" not in unit else 1024
-    return int(match[1]) * base ** ("kmgt".index(unit[0].lower()) + 1 if unit else 0)
+    factor: int = base ** ("kmgt".index(unit[0].lower()) + 1 if unit else 0)
+    return int(match[1]) * factor
 
 
 def format_size(size: int) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY
 from fluxmq.routing.topology.effective import policy_of
