@@ -43,8 +43,8 @@ ZEROES = bytes(1 << 20)
 
 _WRITTEN_OUT: Final = 1 | 2 | 4
 """SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER."""
-_DONT_CACHE: Final = 0x80
-"""RWF_DONTCACHE (Linux 6.14): the data is written out at once, and then leaves the page cache."""
+RWF_DONTCACHE: Final = 0x80
+"""Flag of Linux 6.14: the data is written out at once, and then leaves the page cache."""
 _NO_FLAG: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
 """Errors of a kernel or file system without it."""
 _NOT_HERE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM})
@@ -209,7 +209,7 @@ class Files:
     def write_zeroes(self, fd: int, start: int, end: int) -> None:
         """Overwrite bytes `start` up to `end` with zeroes; not synced."""
         for position in range(start, end, len(ZEROES)):
-            self.pwritev(fd, [ZEROES[: min(len(ZEROES), end - position)]], position)
+            self.pwritev(fd, [ZEROES[: min(len(ZEROES), end - position)]], position, passing=True)
 
     def size(self, file: int | str) -> int:
         """Return the length in bytes of an open file, or of the one at a path."""
@@ -351,7 +351,7 @@ def _behind(buffers: list[bytes | memoryview], written: int) -> list[bytes | mem
 def _pwritev_passing(fd: int, buffers: list[bytes | memoryview], position: int) -> int:
     """Call pwritev with RWF_DONTCACHE, or without it where it is not known. Raises OSError."""
     try:
-        return os.pwritev(fd, buffers, position, _DONT_CACHE)
+        return os.pwritev(fd, buffers, position, RWF_DONTCACHE)
     except OSError as error:
         if error.errno not in _NO_FLAG:
             raise

@@ -98,7 +98,7 @@ MUTATIONS = [
         "migration_sync_rate",
         "Mirrors get no more bytes than the rate allows.",
         "CopyWindow.room",
-        "if paced and not self._rate.has_room(now):",
+        "if paced and self._rate.wait(now):",
         "if False:",
         OF_LIMITS + "test_mirrors_get_no_more_bytes_than_the_rate_allows",
     ),

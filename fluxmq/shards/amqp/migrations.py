@@ -73,6 +73,7 @@ class OutgoingMove:
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
         now: Callable[[], float],
         window: CopyWindow,
+        wait: Callable[[float], None],
     ) -> None:
         self.row = row
         self.group = group
@@ -87,6 +88,7 @@ class OutgoingMove:
         self._change = change
         self._now = now
         self.window = window
+        self._wait = wait
         self._asking = False
         """True while a request is pending of which there is one at a time."""
         self._failed = False
@@ -180,6 +182,7 @@ class OutgoingMove:
         while self.position < state.next_offset:
             room = self.window.room(self._now(), paced=not state.closed)
             if not room:
+                self._wait(self.window.wait(self._now()))
                 return
             try:
                 first = self._first(state)
@@ -193,7 +196,10 @@ class OutgoingMove:
             first = self.position - batch.base_offset
             count = min(batch.count - first, room)
             self.position += count
-            body = migration.import_body(self._number, cut(batch, first, count))
+            if count == batch.count:
+                body = migration.import_body(self._number, batch.header(), batch.body())
+            else:
+                body = migration.import_body(self._number, cut(batch, first, count))
             self._send(mover, body, count)
             if self._failed:
                 return
@@ -367,6 +373,9 @@ class QueueMigrations:
         self._moving: dict[tuple[str, str], None] = {}
         """Queues that the topology has moving, by vhost and name."""
         self._moves: dict[str, OutgoingMove] = {}
+        self.call_later: Callable[[float, Callable[[], None]], None] | None = None
+        """Sets a timer; without one, moves that wait for their rate advance with `step` alone."""
+        self._timed = False
         self._clearing: set[tuple[str, int]] = set()
         """Queues being reopened or deleted, by group and queue id."""
 
@@ -418,7 +427,9 @@ class QueueMigrations:
             if move is None or (move.row.migration, move.led) != (row.migration, election):
                 window = CopyWindow(self._limits.rate)
                 move = self._moves[name] = OutgoingMove(
-                    row, group, election, self._mover, self._change, self._now, window
+                    *(row, group, election, self._mover, self._change, self._now),
+                    window,
+                    self._wait,
                 )
                 _log.info(
                     "moving a queue",
@@ -426,6 +437,16 @@ class QueueMigrations:
                 )
             move.window.limit = self._limits.batch_messages(self._topology(), row)
             move.step()
+
+    def _wait(self, seconds: float) -> None:
+        """Advance moves once the rate of copying lets more be sent, in so many seconds."""
+        if seconds > 0 and self.call_later is not None and not self._timed:
+            self._timed = True
+            self.call_later(seconds, self._waited)
+
+    def _waited(self) -> None:
+        self._timed = False
+        self.step()
 
     def _clear(self, group: ReplicationGroup, queue_id: int) -> None:
         """Reopen a closed queue without a move if it belongs here, and delete it if not.

@@ -15,14 +15,15 @@ from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.group_names import is_mirrored
 from fluxmq.settings.schema import Settings
 
-WINDOW_BYTES: Final = 1 << 20
-"""Batches in flight to the target: behind the fence no more than this and what comes until it
-closes has to be copied, some milliseconds' worth.
+WINDOW_BYTES: Final = 256 << 10
+"""Batches in flight to the target. Clients' messages wait behind them in the log and on the loop; a
+larger window copies no faster. Behind the fence no more than this and what comes until it closes
+has to be copied, a few milliseconds' worth.
 """
 UNLIMITED: Final = 1 << 62
 """Messages in flight where only bytes count."""
-SAVED_SECONDS: Final = 0.25
-"""Time whose bytes may be sent at once after a pause: moves advance every tenth of a second."""
+SAVED_SECONDS: Final = 0.01
+"""Time whose bytes may be sent at once after a pause: timers are as late as that on a busy node."""
 
 
 class CopyRate:
@@ -30,12 +31,12 @@ class CopyRate:
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
-        self._spent = -SAVED_SECONDS
+        self._spent = 0.0
         """Moment until which time is used up by what was sent."""
 
-    def has_room(self, now: float) -> bool:
-        """Return whether more may be sent at this moment (seconds)."""
-        return not self._rate or self._spent <= now
+    def wait(self, now: float) -> float:
+        """Return how long to wait at this moment (seconds) before more may be sent; 0: no longer."""
+        return max(self._spent - now, 0.0) if self._rate else 0.0
 
     def note(self, size: int, now: float) -> None:
         """Record that bytes are sent at this moment."""
@@ -79,6 +80,10 @@ class CopyWindow:
         self._bytes = 0
         self._messages = 0
 
+    def wait(self, now: float) -> float:
+        """Return how long to wait at this moment until the rate, if the move is limited, has more sent."""
+        return self._rate.wait(now) if self.limit else 0.0
+
     def room(self, now: float, *, paced: bool) -> int:
         """Return how many messages may be sent at this moment; 0: none. ``paced``: not faster than
         the rate, if the move is limited."""
@@ -86,7 +91,7 @@ class CopyWindow:
             return 0
         if not self.limit:
             return UNLIMITED
-        if paced and not self._rate.has_room(now):
+        if paced and self._rate.wait(now):
             return 0
         return max(self.limit - self._messages, 0)
 

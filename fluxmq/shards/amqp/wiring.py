@@ -106,6 +106,7 @@ class Amqp:
             lambda: self._reactor.tally.now,
         )
         self.migrations = self._make_migrations(SyncLimits.of(settings, workers))
+        self.migrations.call_later = call_later
         self.queries = self._make_queries(broker)
         self.management_calls = ManagementCalls(
             *(queues.service.shard, self._node, self.broker),
