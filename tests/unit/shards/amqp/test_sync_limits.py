@@ -85,7 +85,8 @@ def test_mirrors_get_no_more_bytes_than_the_rate_allows() -> None:
     shard, link = filled(MIRRORS, SyncLimits(10, 100))
     timers: list[tuple[float, Callable[[], None]]] = []
     shard.migrations.call_later = lambda seconds, step: timers.append((seconds, step))
-    began, sizes = shard.now, []
+    began = shard.now
+    sizes: list[int] = []
     while len(sizes) < MESSAGES // 10:
         shard.tick()
         if not link.waiting:
