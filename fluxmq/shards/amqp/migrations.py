@@ -196,11 +196,9 @@ class OutgoingMove:
             first = self.position - batch.base_offset
             count = min(batch.count - first, room)
             self.position += count
-            if count == batch.count:
-                body = migration.import_body(self._number, batch.header(), batch.body())
-            else:
-                body = migration.import_body(self._number, cut(batch, first, count))
-            self._send(mover, body, count)
+            whole = count == batch.count
+            parts = (batch.header(), batch.body()) if whole else (cut(batch, first, count),)
+            self._send(mover, migration.import_body(self._number, *parts), count)
             if self._failed:
                 return
 
@@ -425,11 +423,9 @@ class QueueMigrations:
             group, election = groups[self._own_name(row.group)]
             move = self._moves.get(name)
             if move is None or (move.row.migration, move.led) != (row.migration, election):
-                window = CopyWindow(self._limits.rate)
                 move = self._moves[name] = OutgoingMove(
                     *(row, group, election, self._mover, self._change, self._now),
-                    window,
-                    self._wait,
+                    *(CopyWindow(self._limits.rate), self._wait),
                 )
                 _log.info(
                     "moving a queue",
