@@ -59,14 +59,14 @@ class Node:
             if code:
                 raise BrokerError(f"rabbitmqctl {' '.join(arguments)} on {self.name}: {said}")
 
-    def control(self, *arguments: str) -> tuple[int, str]:
+    def control(self, *arguments: str, timeout_s: float = CONTROL_S) -> tuple[int, str]:
         """``rabbitmqctl`` with these arguments: its exit code and what it printed."""
         done = subprocess.run(
             [str(CONTROL), *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=CONTROL_S,
+            timeout=timeout_s,
             check=False,
         )
         return done.returncode, (done.stdout + done.stderr).strip()

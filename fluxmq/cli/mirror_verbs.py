@@ -139,8 +139,8 @@ def warnings_of(definition: Mapping[str, Any]) -> Iterator[str]:
         )
     if BATCH_KEY in definition:
         yield (
-            f"warning: {BATCH_KEY} has no effect: mirrors are sent messages by size, and a queue is"
-            " in use meanwhile"
+            f"warning: {BATCH_KEY}: the network has to carry a batch in less than cluster.net_ticktime, that"
+            f" is {definition[BATCH_KEY]} times the size of a message, of which 1MiB is sent at once"
         )
 
 

@@ -30,7 +30,7 @@ def cut(batch: Batch, first: int, count: int) -> bytes:
     """Return messages ``first`` to ``first + count`` of a batch, with their offsets, times and
     term."""
     if count == batch.count:
-        return batch.header() + bytes(batch.body())
+        return b"".join((batch.header(), batch.body()))
     data = memoryview(batch.data)
     parts: list[bytes] = []
     for flag, name in _WIDE:

@@ -559,7 +559,8 @@ class ReplicationGroup(GroupRequests):
             if queue_id not in gone:
                 state = self.machine.queues[queue_id]
                 self._open(queue_id, state.name)
-                if migration.is_arriving(state):
+                self.logs[queue_id].arriving = migration.is_arriving(state)
+                if self.logs[queue_id].arriving:
                     self.logs[queue_id].begin_at(state.kept)
                 else:
                     self.events.declared(self, state.config)

@@ -20,7 +20,7 @@ class MemoryStore:
     """One ephemeral queue's batches, oldest first."""
 
     def __init__(self) -> None:
-        self.ahead = False
+        self.ahead = self.arriving = False
         self._batches: list[Batch] = []
         self._bases: list[int] = []
 

@@ -11,9 +11,10 @@ from fluxmq.model.batch_format import Batch
 class QueueStore(Protocol):
     """One queue's batches. ``ahead``: the log of entries may not hold everything that was appended
     and trimmed, so files only get more: readers are not shown the new messages, nothing is
-    removed."""
+    removed. ``arriving``: it is being copied from elsewhere, and nobody reads it."""
 
     ahead: bool
+    arriving: bool
 
     def begin_at(self, offset: int) -> None:
         """Set the offset of the first batch. Called before that; a repeated call has no effect."""

@@ -59,10 +59,10 @@ def adopt_body(config: QueueConfig, base: int, migration: int) -> bytes:
     return _packed([config.pack(), base, migration])
 
 
-def import_body(migration: int, batch: bytes) -> bytes:
+def import_body(migration: int, *batch: bytes | memoryview) -> bytes:
     """Encode IMPORT: a stored batch (its length is a multiple of 8), stamped as in the source
-    group."""
-    return _MIGRATION.pack(migration) + batch
+    group, in pieces."""
+    return b"".join((_MIGRATION.pack(migration), *batch))
 
 
 def install_body(

@@ -14,7 +14,15 @@ from pydantic import AfterValidator, Field, PrivateAttr
 
 from fluxmq.settings.node_sets import NodeHistory
 from fluxmq.settings.section import Section
-from fluxmq.settings.values import Address, Duration, FilePath, ScalarKind, Size, split_address
+from fluxmq.settings.values import (
+    Address,
+    Duration,
+    FilePath,
+    ScalarKind,
+    Size,
+    Throughput,
+    split_address,
+)
 
 Timeout = Annotated[Duration, Field(ge=0.001, le=3600)]
 Replicas = Annotated[int, Field(ge=1, le=10)]
@@ -256,6 +264,12 @@ class ClusterSettings(Section):
     net_ticktime: Annotated[Duration, Field(ge=1, le=86_400)] = 60.0
     """Longest time for which a mirrored queue's publishers wait for a mirror that is connected and does
     not answer; then the queue goes on without it."""
+    mirroring_sync_batch_size: Annotated[int, Field(ge=1, le=1 << 31)] = 4096
+    """Messages that are sent to a queue's new mirrors before their answer is awaited, unless
+    ha-sync-batch-size says otherwise; at most 1MiB of them."""
+    mirroring_sync_max_throughput: Annotated[Throughput, Field(ge=0, le=1 << 40)] = 0
+    """Bytes per second at which a node copies queues to new mirrors, as a number or with one of
+    RabbitMQ's units such as 10MB; each of its shards has its share. 0: no limit."""
     lease_loss: Literal["drop", "keep"] = "drop"
     """Whether MQTT clients are disconnected when this node has not reached etcd for so long that
     another node may have their sessions: keep lets them go on until it is known that one has."""

@@ -29,6 +29,7 @@ _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB|GiB|TiB)")
 _DECIMAL_SIZE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)? ?([kKmMgGtT][bB]?)")
+_INFORMATION: Final = re.compile(r"([0-9]+) ?((?:[kKmMgGtT](?:i?B)?)?)")
 _HOST_NAME: Final = re.compile(
     r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?"
 )
@@ -80,6 +81,18 @@ def parse_size(text: str) -> int:
     if not size.is_integer():
         raise ValueError("is not a whole number of bytes")
     return int(size)
+
+
+def parse_throughput(text: str) -> int:
+    """Return the bytes in ``500000``, ``10MB`` or ``8MiB``: RabbitMQ's units, of which kB, MB, GB and TB
+    are decimal. Raises ValueError with a sentence for the user."""
+    match = _INFORMATION.fullmatch(text)
+    if match is None:
+        raise ValueError("is not a throughput; write bytes per second, or like 500kB, 10MB or 8MiB")
+    unit = match[2]
+    base = 1000 if unit.endswith("B") and "i" not in unit else 1024
+    factor: int = base ** ("kmgt".index(unit[0].lower()) + 1 if unit else 0)
+    return int(match[1]) * factor
 
 
 def format_size(size: int) -> str:
@@ -247,6 +260,10 @@ def _size(value: object) -> object:
     raise ValueError("is not a size; write bytes, or like 8KiB, 1MiB or 2GiB")
 
 
+def _throughput(value: object) -> object:
+    return parse_throughput(value) if isinstance(value, str) else _size(value)
+
+
 def _address(text: str) -> str:
     split_address(text)
     return text
@@ -266,6 +283,9 @@ Duration = Annotated[float, BeforeValidator(_duration), ScalarKind("duration")]
 
 Size = Annotated[int, BeforeValidator(_size), ScalarKind("size")]
 """Bytes."""
+
+Throughput = Annotated[int, BeforeValidator(_throughput), ScalarKind("size")]
+"""Bytes per second, also in RabbitMQ's units."""
 
 Address = Annotated[str, AfterValidator(_address), ScalarKind("address")]
 """``host:port``; see ``split_address``."""

@@ -152,6 +152,7 @@ class Shard:
             *(settings, self.broker, self.queues, replies, vhost_connections),
             around.times.call_later,
             around.times.steady_us,
+            around.workers,
         )
         self.intake = Intake(
             around.handoff_fd,

@@ -51,6 +51,7 @@ from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.composition import Shard
 from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
+from fluxmq.shards.heap import keep_heap
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.steady import make_clock
 from fluxmq.shards.surroundings import Surroundings, Times
@@ -501,6 +502,7 @@ def main(launch: Launch) -> None:
     """Run the process until SIGTERM."""
     table = ProcessTable(launch.table_fd)
     raise_file_limit()
+    keep_heap()
     finish_ticks(launch)
     settings = settings_of(read_settings(launch.settings_fd), launch.data_dir)
     logs.configure(settings.log.level, settings.log.format, launch.process_name)

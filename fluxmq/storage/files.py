@@ -8,7 +8,7 @@ syncs in the background.
 Every system call goes through `call`: a subclass that overrides it can observe and fail all of
 them. Methods block; several threads may call them, each on its own descriptors.
 
-Sources: pwritev(2), fdatasync(2), sync_file_range(2), rename(2); a name survives a power cut only
+Sources: pwritev(2), pwritev2(2), fdatasync(2), sync_file_range(2), rename(2); a name survives a power cut only
 when its directory was synced after the change (reference: "All File Systems Are Not Created Equal",
 OSDI 2014).
 """
@@ -43,6 +43,10 @@ ZEROES = bytes(1 << 20)
 
 _WRITTEN_OUT: Final = 1 | 2 | 4
 """SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER."""
+RWF_DONTCACHE: Final = 0x80
+"""Flag of Linux 6.14: the data is written out at once, and then leaves the page cache."""
+_NO_FLAG: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL})
+"""Errors of a kernel or file system without it."""
 _NOT_HERE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM})
 """Errors of a kernel, file system or container without sync_file_range."""
 
@@ -106,13 +110,16 @@ class Files:
 
     # Contents
 
-    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    def pwritev(
+        self, fd: int, buffers: Sequence[Buffer], position: int, *, passing: bool = False
+    ) -> int:
         """Write all buffers consecutively from `position`; return the number of bytes written.
 
         One system call unless the kernel writes less than asked, or there are more than BUFFERS_MAX
-        buffers.
+        buffers. `passing`: nobody reads them soon, so that they need not stay in the page cache.
         """
         path = self.path_of(fd)
+        function = _pwritev_passing if passing else os.pwritev
         written = 0
         for first in range(0, len(buffers), BUFFERS_MAX):
             part = [
@@ -121,7 +128,7 @@ class Files:
             ]
             left = sum(map(len, part))
             while left:
-                done = self.call("pwritev", path, os.pwritev, fd, part, position + written)
+                done = self.call("pwritev", path, function, fd, part, position + written)
                 if done == 0:
                     raise WriteFailed(f"pwritev of {path}: nothing was written")
                 written += done
@@ -202,7 +209,7 @@ class Files:
     def write_zeroes(self, fd: int, start: int, end: int) -> None:
         """Overwrite bytes `start` up to `end` with zeroes; not synced."""
         for position in range(start, end, len(ZEROES)):
-            self.pwritev(fd, [ZEROES[: min(len(ZEROES), end - position)]], position)
+            self.pwritev(fd, [ZEROES[: min(len(ZEROES), end - position)]], position, passing=True)
 
     def size(self, file: int | str) -> int:
         """Return the length in bytes of an open file, or of the one at a path."""
@@ -339,6 +346,16 @@ def _behind(buffers: list[bytes | memoryview], written: int) -> list[bytes | mem
             return [memoryview(buffer)[written:], *buffers[number + 1 :]]
         written -= len(buffer)
     return []
+
+
+def _pwritev_passing(fd: int, buffers: list[bytes | memoryview], position: int) -> int:
+    """Call pwritev with RWF_DONTCACHE, or without it where it is not known. Raises OSError."""
+    try:
+        return os.pwritev(fd, buffers, position, RWF_DONTCACHE)
+    except OSError as error:
+        if error.errno not in _NO_FLAG:
+            raise
+        return os.pwritev(fd, buffers, position)
 
 
 def _write_out(fd: int, position: int, size: int) -> None:

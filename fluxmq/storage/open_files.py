@@ -92,9 +92,9 @@ class OpenFile:
             self.fd = self.table.open_(self, self._readonly)
         return self.fd
 
-    def write(self, buffers: list[Buffer], position: int) -> None:
+    def write(self, buffers: list[Buffer], position: int, *, passing: bool = False) -> None:
         """Write at a position, creating the file if missing. Raises StorageError, or AwaitsSync
-        before anything is done."""
+        before anything is done. `passing`: see `Files.pwritev`."""
         table = self.table
         if self.synced == self.writes:
             table.admit()
@@ -103,7 +103,7 @@ class OpenFile:
             self.end = self.begun = self.aged = position
         self.writes += 1
         table.wrote(self)
-        self.end = position + self.files.pwritev(self.fd, buffers, position)
+        self.end = position + self.files.pwritev(self.fd, buffers, position, passing=passing)
 
     def write_out(self, end: int) -> None:
         """Write out bytes up to `end`, except a last piece, pausing after each piece for as long as

@@ -124,6 +124,7 @@ class QueueLog:
         self._rolled: dict[str, OpenFile] = {}
         self._names = self._names_synced = 0
         self._recovering = True
+        self.arriving = False
         self.ahead = False
         """True while the write-ahead log may lack some of what was appended and trimmed: the head
         then stays where it is, and files are not removed."""
@@ -303,7 +304,7 @@ class QueueLog:
             self._make_synced = None
         for base, segment in list(self._closing.items()):
             self._files.reach("segment.roll")
-            segment.flush()
+            segment.flush(passing=self.arriving)
             self._rolled.update((file.path, file) for file in segment.files())
             del self._closing[base]
             self._written_offset = max(self._written_offset, segment.next_offset)
@@ -312,7 +313,7 @@ class QueueLog:
         if self._unwritten:
             if self._growing is not None:
                 self._files.reach("segment.write")
-                self._growing.flush()
+                self._growing.flush(passing=self.arriving)
             self._unwritten.clear()
             self._written_offset = self._next
             self._head_moved = True

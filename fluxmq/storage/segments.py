@@ -141,11 +141,11 @@ class SegmentWriter:
         self._pending.append(footer.encode())
         self._index.seal(self.hash)
 
-    def flush(self) -> None:
+    def flush(self, *, passing: bool = False) -> None:
         """Write appended batches. Raises StorageError; unwritten bytes are kept for the next
-        flush."""
+        flush. `passing`: see `Files.pwritev`."""
         if self._pending:
-            self.file.write(self._pending, self.written)
+            self.file.write(self._pending, self.written, passing=passing)
             self._pending.clear()
             self.written = self.length + (FOOTER_BYTES if self.sealed else 0)
             self.written_offset = self.next_offset

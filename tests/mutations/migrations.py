@@ -8,6 +8,7 @@ OF_MACHINE = "tests/unit/queues/test_migration.py::"
 OF_GATES = "tests/unit/engine/test_migration_fence.py::"
 OF_HOSTS = "tests/unit/engine/test_moving_queue.py::"
 OF_MOVES = "tests/unit/shards/amqp/test_migrations.py::"
+OF_LIMITS = "tests/unit/shards/amqp/test_sync_limits.py::"
 OF_ROWS = "tests/unit/routing/topology/test_migrations.py::"
 OF_TYPES = "tests/unit/routing/topology/test_type_changes.py::"
 
@@ -85,6 +86,22 @@ MUTATIONS = [
         "elif migration.fenced_at(state) == fence:",
         "else:",
         OF_MOVES + "test_a_queue_that_waits_for_too_long_is_opened_and_moved_later",
+    ),
+    Mutation(
+        "migration_sync_batch",
+        "A part of a stored batch goes on where the last one ended.",
+        "OutgoingMove._copy",
+        "first = self.position - batch.base_offset",
+        "first = 0",
+        OF_LIMITS + "test_no_more_messages_are_sent_to_mirrors_than_a_batch_holds",
+    ),
+    Mutation(
+        "migration_sync_rate",
+        "Mirrors get no more bytes than the rate allows.",
+        "CopyWindow.room",
+        "if paced and self._rate.wait(now):",
+        "if False:",
+        OF_LIMITS + "test_mirrors_get_no_more_bytes_than_the_rate_allows",
     ),
     Mutation(
         "migration_cleared_unheard",

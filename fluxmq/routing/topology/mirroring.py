@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY
 from fluxmq.routing.topology.effective import policy_of
@@ -34,20 +34,18 @@ from fluxmq.routing.topology.mirror_keys import (
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QueueRecord
 from fluxmq.routing.topology.topology import Topology
 
-SYNC_BATCH_SIZE: Final = 4096
-"""RabbitMQ's ``mirroring_sync_batch_size``, in messages."""
-
 
 @dataclass(frozen=True, slots=True)
 class MirrorPolicy:
     """Mirroring that a policy wants for a queue. ``mode``: one of `MODES`, empty for not at all; ``count``: copies of
-    mode ``exactly``, the leader among them; ``nodes``: those of mode ``nodes``."""
+    mode ``exactly``, the leader among them; ``nodes``: those of mode ``nodes``; ``sync_batch_size``: in
+    messages, 0 for what the node's settings say."""
 
     mode: str = ""
     count: int = 0
     nodes: tuple[str, ...] = ()
     sync_mode: str = MANUAL
-    sync_batch_size: int = SYNC_BATCH_SIZE
+    sync_batch_size: int = 0
     promote_on_failure: str = ALWAYS
     promote_on_shutdown: str = WHEN_SYNCED
 
@@ -83,7 +81,7 @@ def mirror_policy_of(
         params if mode == EXACTLY and isinstance(params, int) else 0,
         tuple(dict.fromkeys(params)) if mode == NODES and isinstance(params, list | tuple) else (),
         said.get(SYNC_MODE_KEY, MANUAL),
-        batch if batch > 1 else SYNC_BATCH_SIZE,  # a single one is RabbitMQ's word for the default
+        batch if batch > 1 else 0,  # a single one is RabbitMQ's word for the default
         said.get(ON_FAILURE_KEY, ALWAYS),
         said.get(ON_SHUTDOWN_KEY, WHEN_SYNCED),
     )

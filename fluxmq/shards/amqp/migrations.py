@@ -37,11 +37,8 @@ from fluxmq.routing.topology.records import QUEUE, QueueRecord
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
 from fluxmq.routing.topology.topology import Topology, TopologyRow
 from fluxmq.shards.amqp.declared import is_meant_to_arrive
+from fluxmq.shards.amqp.sync_limits import WINDOW_BYTES, CopyWindow, SyncLimits
 
-WINDOW_BYTES: Final = 1 << 20
-"""Batches in flight to the target: behind the fence no more than this and what comes until it
-closes has to be copied, some milliseconds' worth.
-"""
 STATE_BYTES_MAX: Final = 3 << 20
 """Maximum size of a queue's state without its batches (unsettled ranges, producers): it is one
 command, and has to fit into an entry. A queue with more is not moved, and stays as it is.
@@ -76,6 +73,8 @@ class OutgoingMove:
         mover: Callable[[str], QueueMover | ReplicationGroup | None],
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
         now: Callable[[], float],
+        window: CopyWindow,
+        wait: Callable[[float], None],
     ) -> None:
         self.row = row
         self.group = group
@@ -89,9 +88,8 @@ class OutgoingMove:
         self._mover = mover
         self._change = change
         self._now = now
-        self._sent_bytes = 0
-        self._sent = 0
-        """Unanswered batches; `_sent_bytes` counts their bytes."""
+        self.window = window
+        self._wait = wait
         self._asking = False
         """True while a request is pending of which there is one at a time."""
         self._failed = False
@@ -132,7 +130,7 @@ class OutgoingMove:
         if self._asking or now < self._not_before:
             return
         if self._failed or self.position < 0:
-            if not self._sent:
+            if not self.window.batches:
                 self._adopt(state)
             return
         self._copy(state)
@@ -146,7 +144,7 @@ class OutgoingMove:
         if not state.closed:
             if now >= self._calm_until:
                 self._fence()
-        elif not self._sent:
+        elif not self.window.batches:
             self._install(state)
 
     # Copying
@@ -177,12 +175,16 @@ class OutgoingMove:
         return self.group.logs[state.id].read(state.kept).base_offset
 
     def _copy(self, state: State) -> None:
-        """Send batches while the window has room."""
+        """Send batches while the window has room; what is left behind the fence at any rate."""
         mover = self._mover(self.row.moving_to)
         if mover is None:
             self._fail("the destination group has no leader")
             return
-        while self._sent_bytes < WINDOW_BYTES and self.position < state.next_offset:
+        while self.position < state.next_offset:
+            room = self.window.room(self._now(), paced=not state.closed)
+            if not room:
+                self._wait(self.window.wait(self._now()))
+                return
             try:
                 first = self._first(state)
                 if first > self.position:
@@ -192,9 +194,12 @@ class OutgoingMove:
             except FluxmqError as problem:
                 self._fail(str(problem))
                 return
-            self.position = batch.base_offset + batch.count
-            body = migration.import_body(self._number, cut(batch, 0, batch.count))
-            self._send(mover, body)
+            first = self.position - batch.base_offset
+            count = min(batch.count - first, room)
+            self.position += count
+            whole = count == batch.count
+            parts = (batch.header(), batch.body()) if whole else (cut(batch, first, count),)
+            self._send(mover, migration.import_body(self._number, *parts), count)
             if self._failed:
                 return
 
@@ -205,13 +210,12 @@ class OutgoingMove:
         if little and not state.closed and self._now() >= self._calm_until:
             self._fence()
 
-    def _send(self, mover: QueueMover | ReplicationGroup, body: bytes) -> None:
-        self._sent += 1
-        self._sent_bytes += len(body)
+    def _send(self, mover: QueueMover | ReplicationGroup, body: bytes, count: int) -> None:
+        size = len(body)
+        self.window.sent(size, count, self._now())
 
         def imported(result: Result) -> None:
-            self._sent -= 1
-            self._sent_bytes -= len(body)
+            self.window.answered(size, count)
             if not result.ok and not self._failed:
                 self._fail(
                     f"the destination group refused a batch: {Code(result.code).name.lower()}"
@@ -356,8 +360,10 @@ class QueueMigrations:
         declare: Callable[[QueueRecord], None],
         own_name: Callable[[str], str],
         now: Callable[[], float],
+        limits: SyncLimits,
     ) -> None:
         self._own_name = own_name
+        self._limits = limits
         self._topology = topology
         self._change = change
         self._led = led
@@ -367,6 +373,9 @@ class QueueMigrations:
         self._moving: dict[tuple[str, str], None] = {}
         """Queues that the topology has moving, by vhost and name."""
         self._moves: dict[str, OutgoingMove] = {}
+        self.call_later: Callable[[float, Callable[[], None]], None] | None = None
+        """Sets a timer; without one, moves that wait for their rate advance with `step` alone."""
+        self._timed = False
         self._clearing: set[tuple[str, int]] = set()
         """Queues being reopened or deleted, by group and queue id."""
 
@@ -417,13 +426,25 @@ class QueueMigrations:
             move = self._moves.get(name)
             if move is None or (move.row.migration, move.led) != (row.migration, election):
                 move = self._moves[name] = OutgoingMove(
-                    row, group, election, self._mover, self._change, self._now
+                    *(row, group, election, self._mover, self._change, self._now),
+                    *(CopyWindow(self._limits.rate), self._wait),
                 )
                 _log.info(
                     "moving a queue",
                     extra={"queue": name, "group": group.name, "to": row.moving_to},
                 )
+            move.window.limit = self._limits.batch_messages(self._topology(), row)
             move.step()
+
+    def _wait(self, seconds: float) -> None:
+        """Advance moves once the rate of copying lets more be sent, in so many seconds."""
+        if seconds > 0 and self.call_later is not None and not self._timed:
+            self._timed = True
+            self.call_later(seconds, self._waited)
+
+    def _waited(self) -> None:
+        self._timed = False
+        self.step()
 
     def _clear(self, group: ReplicationGroup, queue_id: int) -> None:
         """Reopen a closed queue without a move if it belongs here, and delete it if not.

@@ -39,6 +39,7 @@ from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.queue_backups import QueueBackups
 from fluxmq.shards.amqp.queue_columns import QueueColumnReader
 from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.amqp.sync_limits import SyncLimits
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.mqtt_queries import MqttQueries
 from fluxmq.shards.shared_counts import SharedCounts
@@ -59,6 +60,7 @@ class Amqp:
         vhost_connections: SharedCounts,
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int] = microseconds_now,
+        workers: int = 1,
     ) -> None:
         self._broker = broker
         self._queues = queues
@@ -103,7 +105,8 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        self.migrations = self._make_migrations()
+        self.migrations = self._make_migrations(SyncLimits.of(settings, workers))
+        self.migrations.call_later = call_later
         self.queries = self._make_queries(broker)
         self.management_calls = ManagementCalls(
             *(queues.service.shard, self._node, self.broker),
@@ -129,7 +132,7 @@ class Amqp:
             MqttQueries(broker, self._queues),
         )
 
-    def _make_migrations(self) -> QueueMigrations:
+    def _make_migrations(self, limits: SyncLimits) -> QueueMigrations:
         return QueueMigrations(
             lambda: self.topology.topology,
             self.topology.change,
@@ -138,6 +141,7 @@ class Amqp:
             self.declared.declare,
             self._queues.names.own_name,
             lambda: self._reactor.tally.now,
+            limits,
         )
 
     @property

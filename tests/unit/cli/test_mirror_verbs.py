@@ -257,7 +257,10 @@ def test_a_check_fails_if_a_mirrored_queue_has_no_synchronised_mirror(
             {"ha-mode": "exactly", "ha-params": 2, "ha-promote-on-shutdown": "always"},
             ["quorum queues", "dangerous"],
         ),
-        ({"ha-mode": "all", "ha-sync-batch-size": 9}, ["quorum queues", "no effect"]),
+        (
+            {"ha-mode": "all", "ha-sync-batch-size": 9},
+            ["quorum queues", "less than cluster.net_ticktime"],
+        ),
     ],
 )
 def test_what_there_is_to_know_about_a_policy(definition: dict[str, Any], words: list[str]) -> None:

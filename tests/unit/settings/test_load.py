@@ -152,11 +152,32 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
     assert folder.problems(text) == {path: message}
 
 
-def test_settings_of_rabbitmq_about_synchronising_are_refused(folder: Folder) -> None:
-    """S4-73: copies are not throttled, and batches are not counted in messages."""
-    names = ("mirroring_sync_batch_size", "mirroring_sync_max_throughput")
-    found = folder.problems(f"cluster: {{{', '.join(f'{name}: 1' for name in names)}}}")
-    assert found == {f"cluster.{name}": "unknown key" for name in names}
+@pytest.mark.parametrize(
+    ("given", "throughput"),
+    [("0", 0), ("500000", 500_000), ("10MB", 10_000_000), ("'8 MiB'", 8 << 20)],
+)
+def test_settings_of_rabbitmq_about_synchronising(
+    folder: Folder, given: str, throughput: int
+) -> None:
+    """S4-71, S4-73."""
+    lines = f"mirroring_sync_batch_size: 50, mirroring_sync_max_throughput: {given}"
+    cluster = folder.load(f"cluster: {{{lines}}}").cluster
+    assert cluster.mirroring_sync_batch_size == 50
+    assert cluster.mirroring_sync_max_throughput == throughput
+    assert folder.load("").cluster.mirroring_sync_batch_size == 4096
+    assert folder.load("").cluster.mirroring_sync_max_throughput == 0
+
+
+def test_what_is_no_size_of_a_batch_and_no_throughput(folder: Folder) -> None:
+    """S4-71, S4-73."""
+    found = folder.problems(
+        "cluster: {mirroring_sync_batch_size: 0, mirroring_sync_max_throughput: 10 mb/s}"
+    )
+    assert sorted(found) == [
+        "cluster.mirroring_sync_batch_size",
+        "cluster.mirroring_sync_max_throughput",
+    ]
+    assert "is not a throughput" in found["cluster.mirroring_sync_max_throughput"]
 
 
 @pytest.mark.parametrize(

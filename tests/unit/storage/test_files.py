@@ -18,7 +18,7 @@ from fluxmq.storage.errors import (
     WriteFailed,
 )
 from fluxmq.storage.failpoints import Failpoints, parse
-from fluxmq.storage.files import BUFFERS_MAX, Files
+from fluxmq.storage.files import BUFFERS_MAX, RWF_DONTCACHE, Files
 from tests.faults import Crash, FailingFiles
 
 
@@ -118,6 +118,43 @@ def test_a_file_is_given_written_zeroes(files: FailingFiles, tmp_path: Path) -> 
     assert not any(files.pread(fd, 3 << 20, 0))
     assert os.fstat(fd).st_blocks * 512 >= 2 << 20
     assert files.calls["fdatasync"] == 1
+    files.close(fd)
+
+
+@pytest.mark.parametrize("code", [0, errno.EOPNOTSUPP, errno.EINVAL])
+def test_what_passes_is_written_also_where_the_kernel_cannot_let_it_pass(
+    files: FailingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    tried: list[tuple[int, ...]] = []
+    pwritev = os.pwritev
+
+    def without_flags(fd: int, buffers: list[bytes], position: int, *flags: int) -> int:
+        tried.append(flags)
+        if code and flags:
+            raise OSError(code, os.strerror(code))
+        return pwritev(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", without_flags)
+    fd = new_file(files, tmp_path)
+    assert files.pwritev(fd, [b"ab", b"cd"], 0, passing=True) == 4
+    assert tried == ([(RWF_DONTCACHE,), ()] if code else [(RWF_DONTCACHE,)])
+    tried.clear()
+    assert files.pwritev(fd, [b"e"], 4) == 1
+    assert tried == [()]
+    assert files.pread(fd, 9, 0) == b"abcde"
+    files.close(fd)
+
+
+def test_another_error_of_what_passes_is_one(
+    files: FailingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", full)
+    fd = new_file(files, tmp_path)
+    with pytest.raises(DiskFull):
+        files.pwritev(fd, [b"a"], 0, passing=True)
     files.close(fd)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
@@ -17,7 +18,7 @@ from fluxmq.model.segments import (
     segment_name,
 )
 from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.files import Files
+from fluxmq.storage.files import Buffer, Files
 from fluxmq.storage.head import read_head
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.open_files import OpenFiles
@@ -337,6 +338,27 @@ def test_reading_a_backlog_takes_one_call_for_many_batches(tmp_path: Path) -> No
         assert log.read(offset).payload(0) == payload(offset, 100)
     assert calls < 10
     assert log.bytes > PAGE_BYTES
+
+
+def test_what_is_copied_from_elsewhere_passes_the_page_cache(tmp_path: Path) -> None:
+    passed: list[bool] = []
+
+    class Passing(Files):
+        def pwritev(
+            self, fd: int, buffers: Sequence[Buffer], position: int, *, passing: bool = False
+        ) -> int:
+            if self.path_of(fd).endswith(".seg"):
+                passed.append(passing)
+            return super().pwritev(fd, buffers, position, passing=passing)
+
+    log = QueueLog.open(Passing(), str(tmp_path / "orders"), "orders", SegmentOptions())
+    log.arriving = True
+    fill(log, batches(3))
+    assert passed == [True]
+    log.arriving = False
+    fill(log, batches(3, first=3))
+    assert passed == [True, False]
+    assert log.read(0).payload(0) == payload(0)
 
 
 def test_reading_a_backlog_takes_little_memory(tmp_path: Path) -> None:

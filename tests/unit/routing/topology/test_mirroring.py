@@ -78,7 +78,7 @@ def test_queues_that_are_never_mirrored(values: dict[str, Any]) -> None:
 def test_every_key_counts_and_has_a_default() -> None:
     """S4-34, S4-36, S4-58, S4-67, S4-71, S4-75, S4-76."""
     assert mirror_policy_of({}, {"ha-mode": "exactly", "ha-params": 2}) == MirrorPolicy(
-        "exactly", 2, (), "manual", 4096, "always", "when-synced"
+        "exactly", 2, (), "manual", 0, "always", "when-synced"
     )
     assert mirror_policy_of(
         {},

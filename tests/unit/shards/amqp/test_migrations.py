@@ -29,8 +29,9 @@ from fluxmq.routing.topology.queue_config import TYPES
 from fluxmq.routing.topology.records import QueueRecord, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Topology
-from fluxmq.shards.amqp import migrations
+from fluxmq.shards.amqp import migrations, sync_limits
 from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, QueueMigrations
+from fluxmq.shards.amqp.sync_limits import SyncLimits
 from tests.unit.queues.support import NOW, singles
 
 MESSAGES = 50
@@ -63,15 +64,20 @@ class Link:
 
 
 class Shard:
-    """A shard that leads the groups `hot` and `cold`; changes are decided when the test says so."""
+    """A shard that leads the groups `hot` and `cold`, or what the test has instead of that; changes are decided when the test
+    says so."""
 
-    def __init__(self, kind: str = "quorum") -> None:
+    def __init__(
+        self, kind: str = "quorum", cold: str = "cold", limits: SyncLimits | None = None
+    ) -> None:
         self.now = 100.0
+        self.limits = limits or SyncLimits(4096, 0)
+        self.cold = cold
         self.topology = Topology()
         self.topology.apply(AddVhost(Vhost("/")))
         row = QueueRecord("/", "q", kind, durable=True, group="hot")
         self.topology.apply(DeclareQueue(row))
-        self.groups = {name: self._group(name) for name in ("hot", "cold")}
+        self.groups = {name: self._group(name) for name in ("hot", cold)}
         self.reachable = True
         self.link: Link | None = None
         self.waiting: list[tuple[list[Change], Done]] = []
@@ -106,6 +112,7 @@ class Shard:
             self._declare,
             lambda group: group.removesuffix("@here"),
             lambda: self.now,
+            self.limits,
         )
         self.migrations.changed(self.topology.snapshot().rows)
 
@@ -176,7 +183,7 @@ class Shard:
 
     def move(self, becomes: str = "") -> None:
         """Have it moved."""
-        self.change(MigrateQueue("/", "q", "hot", "cold", "beef", becomes))
+        self.change(MigrateQueue("/", "q", "hot", self.cold, "beef", becomes))
 
     def run(self) -> None:
         """Go on until nothing happens any more."""
@@ -186,14 +193,15 @@ class Shard:
 
     def check(self, group: str) -> None:
         """The queue is in this group, whole, and nothing of it in the other."""
-        (other,) = {"hot", "cold"} - {group}
+        (other,) = {"hot", self.cold} - {group}
         assert self.where == group
         assert self.state(other) is None
         state = self.state(group)
         assert state is not None
         assert not state.closed
         store = self.groups[group].logs[state.id]
-        bodies = [store.read(offset).payload(0) for offset in range(MESSAGES)]
+        batches = [store.read(offset) for offset in range(MESSAGES)]
+        bodies = [each.payload(offset - each.base_offset) for offset, each in enumerate(batches)]
         assert bodies == [b"%d" % number for number in range(MESSAGES)]
         assert self.publish(b"more") == [0]
 
@@ -230,7 +238,7 @@ def test_a_queue_is_moved(shard: Shard) -> None:
 def test_what_is_published_while_it_is_copied_comes_along(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrations, "WINDOW_BYTES", 1)  # one batch at a time
+    monkeypatch.setattr(sync_limits, "WINDOW_BYTES", 1)  # one batch at a time
     link = shard.link = Link(shard.groups)
     shard.move()
     link.pass_on()
@@ -383,7 +391,7 @@ def test_too_much_to_take_along_ends_the_move(
 def test_what_is_consumed_while_it_is_copied_need_not_be_copied(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrations, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(sync_limits, "WINDOW_BYTES", 1)
     hot, state = shard.groups["hot"], shard.state("hot")
     assert state is not None
     consumer, needed = hot.dispatch.consumers.attach(state.id, ConsumerTerms("g", "m"))
