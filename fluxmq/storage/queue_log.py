@@ -125,6 +125,7 @@ class QueueLog:
         self._names = self._names_synced = 0
         self._recovering = True
         self.arriving = False
+        """True while the queue is being copied here: what is written is read by nobody yet."""
         self.ahead = False
         """True while the write-ahead log may lack some of what was appended and trimmed: the head
         then stays where it is, and files are not removed."""

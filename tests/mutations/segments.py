@@ -191,10 +191,10 @@ MUTATIONS = [
         "written_offset_early",
         "What could not be written is not taken for written.",
         "SegmentWriter.flush",
-        """self.file.write(self._pending, self.written)
+        """self.file.write(self._pending, self.written, passing=passing)
             self._pending.clear()""",
         """pending, self._pending = self._pending, []
-            self.file.write(pending, self.written)""",
+            self.file.write(pending, self.written, passing=passing)""",
         OF_FAULTS + "test_a_full_disk_is_waited_for[pwritev]",
     ),
     Mutation(
