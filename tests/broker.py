@@ -86,6 +86,11 @@ def _own_range() -> int:
     return wanted % RANGES
 
 
+def loopback(number: int) -> str:
+    """A loopback address that no other test process uses; ``number``: from 1."""
+    return f"127.{_own_range() + 1}.0.{number}"
+
+
 def free_port() -> int:
     """One of them."""
     return free_ports(1)[0]

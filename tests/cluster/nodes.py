@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from fluxmq.cli.main import run as fluxmqctl
 from fluxmq.settings.group_names import MIRRORED, SetGroup, name_of_set
 from fluxmq.settings.node_sets import id_of_set
 from fluxmq.settings.plans import derived_offset
-from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
+from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, loopback, merged
 from tests.conformance.client import eventually
 from tests.etcd import program
 
@@ -39,42 +38,27 @@ NODE_FOLDER = "NODE_FOLDER"
 """Stands in settings for the directory of each node."""
 SHARD_PORTS = 64
 """Ports from that of ``cluster.transport`` on that belong to a node's shards, used or not."""
-DERIVED = [
-    derived_offset(name) for node in NODES for name in (f"leader-{node}", f"copies-2-leader-{node}")
-]
-"""Distances from the default group's port to those of the groups that appear when queues are declared."""
 WITH_FOURTH = dict.fromkeys(NODES, 0) | {"node4": 1}
 """The nodes after a fourth one has joined, each with how often it has."""
 OF_FOURTH = name_of_set(SetGroup(id_of_set(WITH_FOURTH), 3, "node4"))
 """The group of queues that this one leads."""
-DERIVED.append(derived_offset(OF_FOURTH))
 RULES = ("always", "when-synced")
 """When an unsynchronised mirror leads, by RabbitMQ's defaults."""
-
-
-def mirrored(leader: str, *mirrors: str) -> str:
-    """The name of the first group of queues that one of the nodes leads and others mirror."""
-    parts = (leader, *sorted(f"{node}=0" for node in (leader, *mirrors)), *RULES)
-    return MIRRORED + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-DERIVED += sorted(
-    {
-        derived_offset(mirrored(leader, *mirrors))
-        for leader in NODES
-        for count in range(len(NODES))
-        for mirrors in combinations([each for each in NODES if each != leader], count)
-    }
-    - {*DERIVED}
-)
+_PARTS = ("node1", *(f"{node}={times}" for node, times in WITH_FOURTH.items()), *RULES)
+MIRRORED_BY_FOURTH = MIRRORED + hashlib.sha256("\0".join(_PARTS).encode()).hexdigest()[:16]
+"""The first group of queues that the first node leads and the fourth one mirrors too."""
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
 
 
 class Node:
-    """One node. ``amqp_port``: of its AMQP listener; ``broker``: the running one; ``workers``: shards of its next life."""
+    """One node. ``amqp_port``: of its AMQP listener; ``broker``: the running one; ``workers``: shards of its next life;
+    ``raft_host``: the address on which its groups have their ports, those that appear when queues are declared too."""
 
-    def __init__(self, name: str, folder: Path, ports: Sequence[int], workers: int = 1) -> None:
+    def __init__(
+        self, name: str, folder: Path, ports: Sequence[int], workers: int = 1, raft_host: str = HOST
+    ) -> None:
         self.name = name
+        self.raft_host = raft_host
         self.workers = workers
         self.folder = folder
         self.port, self.amqp_port, self.http_port, self.transport, *rest = ports
@@ -90,7 +74,7 @@ class Node:
         """Write the file with which it is started."""
 
         def peers(group: str) -> dict[str, str]:
-            return {other.name: f"{HOST}:{other.groups[group]}" for other in others}
+            return {other.name: other.raft_address(group) for other in others}
 
         own: dict[str, Any] = {
             "server": {
@@ -120,12 +104,12 @@ class Node:
                 },
                 "raft": {
                     "enabled": True,
-                    "bind_addr": f"{HOST}:{self.groups['default']}",
+                    "bind_addr": self.raft_address("default"),
                     "peers": peers("default"),
                     "heartbeat_timeout": "150ms",
                     "election_timeout": f"{ELECTION_SECONDS:g}s",
                     "groups": {
-                        group: {"bind_addr": f"{HOST}:{self.groups[group]}", "peers": peers(group)}
+                        group: {"bind_addr": self.raft_address(group), "peers": peers(group)}
                         for group in GROUPS[1:]
                     },
                 },
@@ -133,6 +117,10 @@ class Node:
         }
         text = yaml.safe_dump(merged(own, settings))
         self.file.write_text(text.replace(NODE_FOLDER, str(self.folder)))
+
+    def raft_address(self, group: str) -> str:
+        """Where it has one of `GROUPS`."""
+        return f"{self.raft_host}:{self.groups[group]}"
 
     @property
     def file(self) -> Path:
@@ -213,9 +201,9 @@ class Cluster:
         self._folder, self._settings, self._workers = folder, settings, workers
         ports = _ports(len(NODES), 6 + len(GROUPS))
         self.nodes: list[Node] = []
-        for name, own in zip(NODES, ports, strict=True):
+        for number, (name, own) in enumerate(zip(NODES, ports, strict=True), 1):
             (folder / name).mkdir()
-            self.nodes.append(Node(name, folder / name, own, workers))
+            self.nodes.append(Node(name, folder / name, own, workers, loopback(number)))
         members = ",".join(
             f"{node.name}=http://{HOST}:{node.etcd_peer_port}" for node in self.nodes
         )
@@ -242,13 +230,16 @@ class Cluster:
         return node
 
     def _beside(self, name: str) -> Node:
-        """A node with ports that are not among those that belong to the others' shards, nor its groups'."""
+        """A node with ports that are not among those that belong to the others' shards, nor its groups'; others know it by one
+        address, so that these are on that too."""
         while True:
             (ports,) = _ports(1, 6 + len(GROUPS))
             node = Node(name, self._folder / name, ports, self._workers)
             taken = {port for each in self.nodes for port in (*each.ports, *each.shard_ports)}
-            taken |= {each.groups[GROUPS[0]] + at for each in self.nodes for at in DERIVED}
-            groups = [node.groups[GROUPS[0]] + distance for distance in DERIVED]
+            groups = {
+                node.groups[GROUPS[0]] + derived_offset(group)
+                for group in (OF_FOURTH, MIRRORED_BY_FOURTH)
+            }
             if taken.isdisjoint((*node.ports, *node.shard_ports, *groups)):
                 return node
 
@@ -314,18 +305,12 @@ class Cluster:
 
 
 def _ports(nodes: int, each: int) -> list[list[int]]:
-    """Free ports for each node; none of them is among those that belong to a node's shards beside its first, or
-    to a group that appears when a queue is declared; nor are those groups' among the shards'."""
+    """Free ports for each node; none of them is among those that belong to a node's shards beside its first."""
     while True:
         found = free_ports(nodes * each)
         split = [found[at : at + each] for at in range(0, len(found), each)]
-        derived = [own[4] + distance for own in split for distance in DERIVED]
         shards = [range(own[3], own[3] + SHARD_PORTS) for own in split]
-        if (
-            not set(found) & set(derived)
-            and len(set(derived)) == len(derived)
-            and all(ports.stop < 1 << 16 for ports in shards)
-            and not any(port in ports for ports in shards for port in derived)
-            and not any(port in ports[1:] for ports in shards for port in found)
+        if all(ports.stop < 1 << 16 for ports in shards) and not any(
+            port in ports[1:] for ports in shards for port in found
         ):
             return split

@@ -15,8 +15,7 @@ import pytest
 
 from fluxmq.cli import main as cli
 from fluxmq.routing.topology.arguments import GROUP_KEY
-from fluxmq.settings.plans import derived_offset
-from tests.broker import HOST, is_free
+from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, side
 from tests.conformance.client import eventually
@@ -168,22 +167,11 @@ def test_a_member_goes_and_comes(cluster: Cluster, control: Control) -> None:
         assert [consumer.ack(got) for got in came] == [0] * 40
 
 
-def _unused_group(cluster: Cluster) -> str:
-    """A group that is not in the settings, and whose derived address nobody else has on any node."""
-    for number in range(100):
-        name = f"made-{number}"
-        ports = [node.groups[GROUP] + derived_offset(name) for node in cluster.nodes]
-        used = {port for node in cluster.nodes for port in (*node.ports, *node.shard_ports)}
-        if used.isdisjoint(ports) and all(is_free(port) for port in ports):
-            return name
-    raise AssertionError("all derived ports are taken")
-
-
 def test_a_group_that_is_named_first_by_a_client_is_made_on_every_node(
     cluster: Cluster, control: Control
 ) -> None:
     first, second, third = cluster.nodes
-    group = _unused_group(cluster)
+    group = "made"
 
     def whole(asked: Node) -> bool:
         found = control.members(asked, group)
