@@ -9,6 +9,7 @@ them) and nodes that were removed (they close it).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from fluxmq.ipc.clusters import ADD, MEMBER_CHANGE, MemberChange
 from fluxmq.ipc.conversation import Answered
 from fluxmq.ipc.messages import ERROR_FAILED, ERROR_INVALID, Body, Failure
-from fluxmq.logs import get_logger
+from fluxmq.logs import RateLimited, get_logger
 from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import (
     ChangeRefused,
@@ -89,6 +90,7 @@ class GroupMembers:
         self._paths = paths
         self._now = now
         self._next_look = 0.0
+        self._refused = RateLimited(_log, per_second=0.1, burst=1)
         self.mirrors: MirrorLeaders | None = None
         """The leaders of mirrored groups, which decide about members by other rules."""
         commands.serve(MEMBER_CHANGE, self._change)
@@ -432,10 +434,8 @@ class GroupMembers:
             write_record(self._files, self._paths, group, fresh)
             self._hosting.open(group)
         except (UnknownGroup, StorageError) as problem:
-            _log.error(
-                "cannot join a group",
-                extra={"group": group, "peer": link.peer, "problem": str(problem)},
-            )
+            text = "cannot join group %s, as node %s asks: %s"
+            self._refused.event(logging.ERROR, group, text, group, link.peer, problem)
             return
         _log.info("joining a group", extra={"group": plan.name})
 

@@ -186,8 +186,8 @@ MUTATIONS = [
         "group_without_a_record_removed",
         "A group has not ended because its record is not there.",
         "MirrorLeaders._told",
-        "self.ended.told(told.ended)",
-        "self.ended.told(self.groups.keys() - told.groups.keys())",
+        "self.copies.ended.told(told.ended)",
+        "self.copies.ended.told(self.groups.keys() - told.groups.keys())",
         OF_ENDED_GROUPS + "test_a_group_of_which_nothing_is_heard_has_not_ended",
     ),
     Mutation(

@@ -429,10 +429,8 @@ class QueueMigrations:
                     *(row, group, election, self._mover, self._change, self._now),
                     *(CopyWindow(self._limits.rate), self._wait),
                 )
-                _log.info(
-                    "moving a queue",
-                    extra={"queue": name, "group": group.name, "to": row.moving_to},
-                )
+                extra = {"queue": name, "group": group.name, "to": row.moving_to}
+                _log.info("moving a queue", extra=extra)
             move.window.limit = self._limits.batch_messages(self._topology(), row)
             move.step()
 
