@@ -15,6 +15,7 @@ from tests.cluster.test_joining import has_joined
 from tests.cluster.test_members import Control
 from tests.cluster.test_mirrors import records, row_of
 from tests.conformance.client import eventually
+from tests.management import ManagementSite
 
 pytestmark = pytest.mark.once
 
@@ -22,7 +23,11 @@ SECONDS = 60.0
 SILENCE = 4
 """Seconds after which the leader does without a mirror that says nothing."""
 MESSAGES = 30
-SETTINGS: dict[str, Any] = {"cluster": {"net_ticktime": f"{SILENCE}s"}}
+SETTINGS: dict[str, Any] = {
+    "cluster": {"net_ticktime": f"{SILENCE}s", "mirroring_sync_max_throughput": "20kB"}
+}
+LARGE = 4 << 20
+"""Bytes of a queue that are not copied before the test says so."""
 
 
 @pytest.fixture
@@ -109,6 +114,34 @@ def test_publishers_wait_for_a_mirror_that_says_nothing_and_then_go_on_without_i
         second.resume()
     eventually(is_synchronised, "the mirror is back, and has everything", SECONDS)
     assert drain(third, "pair.silent", MESSAGES + 2) == list(range(MESSAGES + 2))
+
+
+def test_a_synchronisation_that_is_cancelled_leaves_the_queue_where_it_is(
+    cluster: Cluster,
+) -> None:
+    """S4-56, S4-73: while it is going on, and it may be asked for again."""
+    first, *_ = cluster.nodes
+    control = first.broker.control
+    with channel_of(first) as channel:
+        channel.queue_declare("slow.cancelled", durable=True)
+        for number in range(8):
+            channel.basic_publish("", "slow.cancelled", b"%d" % number + b" " * (LARGE // 8))
+    control("set_policy", "ha-slow", r"^slow\.", '{"ha-mode":"exactly","ha-params":2}')
+
+    def row() -> dict[str, Any]:
+        return row_of(first, "slow.cancelled")
+
+    eventually(lambda: row()["mirror_pids"], "a mirror is to come", SECONDS)
+    assert row()["synchronised_mirror_pids"] == []
+    site = ManagementSite(first.http_port)
+    for _ in range(2):
+        asked = site.ask("POST", "queues/%2F/slow.cancelled/actions", {"action": "sync"})
+        assert asked.status == 204
+        assert row()["synchronised_mirror_pids"] == []
+        assert "not_syncing" not in control("cancel_sync_queue", "slow.cancelled")
+        assert "not_syncing" in control("cancel_sync_queue", "slow.cancelled")
+    assert row()["pid"].startswith(f"<{first.name}.")
+    assert drain(first, "slow.cancelled", 8) == list(range(8))
 
 
 def test_a_node_that_joins_gets_mirrors_and_one_that_leaves_has_none(
