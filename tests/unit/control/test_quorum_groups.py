@@ -15,6 +15,7 @@ from fluxmq.control.peers import RequestError
 from fluxmq.control.ports import Set
 from fluxmq.control.type_changes import TypeChanges
 from fluxmq.ipc.clusters import RaftListing
+from fluxmq.ipc.row_messages import QueueExtent
 from fluxmq.ipc.topology_messages import TopologyChanged
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, MigrateQueue, SetPolicy
 from fluxmq.routing.topology.records import Policy, QueueRecord, Vhost
@@ -131,12 +132,14 @@ def test_policies_leave_a_queue_alone_that_becomes_a_quorum_queue(
             moves.set()
             return TopologyChanged(0, tuple(None for _ in sets))
 
-        async def count(_queues: Sequence[QueueRecord]) -> dict[tuple[str, str], int]:
+        async def positions(
+            _queues: Sequence[QueueRecord],
+        ) -> dict[tuple[str, str], QueueExtent]:
             return {}
 
         looking = MirrorMoves(
             *(cluster.records, cluster.choices, lambda: cluster.topology, clustered),
-            *(change, count),
+            *(change, positions),
         )
         looking.start()
         await asyncio.wait_for(moves.wait(), 10)
