@@ -49,7 +49,7 @@ class EndingGroups(Protocol):
 
 class MirrorEndings:
     """``while_unchanged`` carries out what may be done by the topology, if that does not change meanwhile;
-    ``able`` returns whether all nodes know mirrored groups."""
+    ``able`` returns whether all nodes know that groups end: others would put queues into them all the same."""
 
     def __init__(
         self,

@@ -39,10 +39,11 @@ class MirroredQueues:
         topology: TopologyService,
         settings: Callable[[], Settings],
         able: Callable[[], bool],
+        ending: Callable[[], bool],
         listing: Listings,
     ) -> dict[str, Callable[[ControlMessage], Awaitable[Body]]]:
         """Follow the records, and see to the queues until ``stop``; return the handlers of requests.
-        ``able`` returns whether all nodes know mirrored groups."""
+        ``able`` returns whether all nodes know mirrored groups, ``ending`` whether all know that these end."""
         from fluxmq.control.mirror_choices import MirrorChoices
         from fluxmq.control.mirror_endings import MirrorEndings
         from fluxmq.control.mirror_moves import MirrorMoves
@@ -54,7 +55,7 @@ class MirroredQueues:
             *(keys, choices, lambda: topology.topology, settings),
             *(topology.change, listing.positions),
         )
-        endings = MirrorEndings(keys, lambda: topology.topology, shared.while_unchanged, able)
+        endings = MirrorEndings(keys, lambda: topology.topology, shared.while_unchanged, ending)
         self._keys, self._moves, self._endings = keys, moves, endings
         asked = MirrorRequests(lambda: topology.topology, moves.state, moves)
         keys.start()

@@ -438,7 +438,7 @@ class ControlProcess:
             )
             self._answers |= self._view.mirroring.start(
                 *(keys, self._shared, self._topology, lambda: self._settings),
-                *(self._view.mirrors, listing),
+                *(self._view.mirrors, self._view.changes_types, listing),
             )
         retained = RetainedKeys(client(), cluster.node_id, lambda: election.leads)
         self._serving["retained messages"] = retained

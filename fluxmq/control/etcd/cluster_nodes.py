@@ -66,7 +66,7 @@ VERSIONS: Final = b"/fluxmq/cluster-versions/"
 """These three are beside each other, ``SETS`` first and ``PREFIX`` last: one watch follows all."""
 VERSION: Final = 3
 """Of the keys that a node knows, raised when it has to be known which nodes know others: 1 has sets, 2
-mirrored groups, 3 queues that change their type."""
+mirrored groups, 3 queues that change their type, and mirrored groups that end."""
 MIRRORING_VERSION: Final = 2
 TYPES_VERSION: Final = 3
 RETRY_SECONDS: Final = 0.5
@@ -272,8 +272,8 @@ class NodeKeys:
 
     @property
     def changes_types(self) -> bool:
-        """True once all nodes have said that they know queues that change their type; others cannot read
-        the rows of these."""
+        """True once all nodes have said that they know queues that change their type, and groups that end;
+        others cannot read the rows of these, and put queues into those."""
         return self._all_have(TYPES_VERSION)
 
     def _all_have(self, version: int) -> bool:
