@@ -124,9 +124,14 @@ class Departure:
         """Answer another node that leaves. Raises RequestError or MessageError."""
         node = NodeLeft.from_body(message.body).node
         await self._keys.remove_member_of(node)
-        with contextlib.suppress(RequestError):  # it had no record, or etcd elects a leader
-            await self._forget(node)
-        self._keys.mark_left_soon(node)
+
+        async def forget() -> None:
+            with contextlib.suppress(RequestError):  # it had no record, or etcd elects a leader
+                await self._forget(node)
+
+        await forget()
+        # Until it is known to have left, a policy may have given it more mirrors.
+        self._keys.mark_left_soon(node, forget)
         return {}
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -385,8 +385,9 @@ class NodeKeys:
             else:
                 return
 
-    def mark_left_soon(self, node: str) -> None:
-        """Have a node known as one that has left, a moment after it has heard that it may go."""
+    def mark_left_soon(self, node: str, left: Callable[[], Awaitable[None]]) -> None:
+        """Have a node known as one that has left, a moment after it has heard that it may go; ``left`` is
+        called then."""
 
         async def mark() -> None:
             await asyncio.sleep(FAREWELL_SECONDS)
@@ -397,6 +398,7 @@ class NodeKeys:
                     self._said.event(logging.WARNING, "left", "%s: %s", node, problem)
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
+                    await left()
                     return
 
         self._run(mark())

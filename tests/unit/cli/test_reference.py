@@ -26,7 +26,7 @@ def test_only_what_stands_between_the_marks_is_rewritten():
     fresh = renewed(page)
     assert fresh.startswith(f"before\n{BEGIN}\n")
     assert fresh.endswith(f"{END}\nafter\n")
-    assert "old" not in fresh
+    assert "\nold\n" not in fresh
     assert renewed(fresh) == fresh
     with pytest.raises(ValueError, match="markers"):
         renewed("no marks here")
