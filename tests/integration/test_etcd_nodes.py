@@ -148,7 +148,14 @@ def test_a_node_is_admitted_by_one_and_known_to_all_until_it_has_left(tmp_path: 
             await third.stop()
             again = FollowingNode("c", server, tmp_path)
             assert "d" in again.keys.nodes, "it is on its disk"
-            await second.keys.mark_left("d")
+            heard: list[ClusterNode] = []
+
+            async def left() -> None:
+                ((entry,),) = (await client.transact((), (Get(PREFIX + b"d"),))).entries
+                heard.append(msgspec.json.decode(entry.value, type=ClusterNode))
+
+            second.keys.mark_left_soon("d", left)
+            await is_true(lambda: [each.left for each in heard] == [True])
             for node in (first, second, again):
                 await is_true(partial(node.knows, *"abc"))
                 await is_true(partial(node.has_sets, FOUR, dict.fromkeys("abc", 0)))
