@@ -140,7 +140,7 @@ def warnings_of(definition: Mapping[str, Any]) -> Iterator[str]:
     if BATCH_KEY in definition:
         yield (
             f"warning: {BATCH_KEY}: the network has to carry a batch in less than cluster.net_ticktime, that"
-            f" is {definition[BATCH_KEY]} times the size of a message, of which 1MiB is sent at once"
+            f" is {definition[BATCH_KEY]} times the size of a message; about 256KiB are sent at once"
         )
 
 

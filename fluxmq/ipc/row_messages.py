@@ -69,7 +69,7 @@ the topology have the last one alone."""
 
 
 class QueueExtent(NamedTuple):
-    """How far a queue has got. ``identity``: a number that no other queue has, also none of the same name;
+    """Position of a queue. ``identity``: a number of its own, which another queue of the same name does not have;
     ``oldest``: offset of its oldest message that is not settled, the next one's if it is empty; ``following``: offset of
     the next message."""
 

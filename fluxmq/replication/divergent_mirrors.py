@@ -59,7 +59,7 @@ class DivergentMirrors:
         yield "fluxmq_mirror_divergent_groups", {}, float(divergent)
         yield "fluxmq_mirror_divergent_messages_total", {}, float(self.messages)
 
-    # Whether etcd can be reached
+    # Contact with etcd
 
     def unanswered(self, group: str) -> None:
         """Note that control could not reach etcd with a request about a group."""

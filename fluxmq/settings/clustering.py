@@ -266,7 +266,7 @@ class ClusterSettings(Section):
     not answer; then the queue goes on without it."""
     mirroring_sync_batch_size: Annotated[int, Field(ge=1, le=1 << 31)] = 4096
     """Messages that are sent to a queue's new mirrors before their answer is awaited, unless
-    ha-sync-batch-size says otherwise; at most 1MiB of them."""
+    ha-sync-batch-size says otherwise; about 256KiB of them at most."""
     mirroring_sync_max_throughput: Annotated[Throughput, Field(ge=0, le=1 << 40)] = 0
     """Bytes per second at which a node copies queues to new mirrors, as a number or with one of
     RabbitMQ's units such as 10MB; each of its shards has its share. 0: no limit."""

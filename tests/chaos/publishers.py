@@ -23,7 +23,7 @@ from tests.powercut.load import CERTAIN
 
 TICK_S = 0.01
 ANSWER_S = 2.0
-"""Who is not answered within the time that a node has for it and this goes elsewhere."""
+"""Time beyond that of a node's own timeout after which an unanswered publisher turns to another node."""
 NACK_PAUSE_S = 0.2
 NACKS_MAX = 5
 """So many refusals after each other, and a publisher tries another node."""

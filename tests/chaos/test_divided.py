@@ -81,7 +81,7 @@ def channel(member: Member) -> Iterator[BlockingChannel]:
 
 
 def log_of(member: Member) -> str:
-    """What a node has logged in all of its lives."""
+    """The log lines of all lives of a node."""
     return member.log.read_text(errors="replace")
 
 

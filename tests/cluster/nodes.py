@@ -119,7 +119,7 @@ class Node:
         self.file.write_text(text.replace(NODE_FOLDER, str(self.folder)))
 
     def raft_address(self, group: str) -> str:
-        """Where it has one of `GROUPS`."""
+        """The address of one of `GROUPS` at this node."""
         return f"{self.raft_host}:{self.groups[group]}"
 
     @property

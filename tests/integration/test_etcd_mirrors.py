@@ -104,7 +104,7 @@ async def stored(client: EtcdClient) -> MirrorRecord:
 def test_the_oldest_synchronised_mirror_leads_instead_of_a_leader_that_has_ended(
     server: Server, tmp_path: Path
 ) -> None:
-    """S4-06: once, whoever says so, and however many."""
+    """S4-06: only once, however many nodes report it."""
 
     async def scenario(client: EtcdClient) -> None:
         async with nodes(server, client, tmp_path) as (_, two, three):

@@ -169,7 +169,7 @@ def test_an_empty_queue_gets_its_mirrors_at_once_and_an_unknown_one_waits(
 def test_a_mirror_is_listed_once_newer_messages_are_newer_than_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S4-51: whoever sees it in a list can go by that."""
+    """S4-51: messages that come after it is listed are newer than the mirror."""
 
     async def scenario(mover: Mover) -> None:
         mover.declare("q")

@@ -109,7 +109,7 @@ class DividedLeader:
 
     @property
     def record(self) -> MemberRecord:
-        """What is on the disk."""
+        """The member record on the disk."""
         found = read_record(self.member.files, self.member.paths, GROUP)
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""Whether the process of a leader has ended: its machine has refused connections for long enough."""
+"""Detection of leaders whose processes have ended: their machines have refused connections for long enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard has of mirrored groups that have ended is removed, also if it was away when they did."""
+"""Mirrored groups that have ended: a shard removes its part of them, also if it was away when they did."""
 
 from __future__ import annotations
 

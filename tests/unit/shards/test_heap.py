@@ -1,4 +1,4 @@
-"""What a process keeps of memory that it has freed."""
+"""Freed memory that a process keeps."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def filled(cold: str, limits: SyncLimits, **definition: Any) -> tuple[Shard, Lin
     assert answers == [0]
     shard.link = Link(shard.groups)
     shard.move()
-    shard.link.pass_on()  # what is there already
+    shard.link.pass_on()  # messages that are there already
     return shard, shard.link
 
 
